@@ -70,8 +70,9 @@ absl::StatusOr<std::unique_ptr<Ring>> Ring::Open(unsigned entries) {
   }
   // The last entry, after the callers' files, is for the pipe that Watch makes.
   result = io_uring_register_files_sparse(&ring->ring_, kMaxFiles + 1);
-  if (result == 0) result = ring->Watch();
   if (result < 0) return NoRing(-result, "io_uring_register (files, Linux 5.19)");
+  result = ring->Watch();
+  if (result < 0) return NoRing(-result, "a pipe for the end of the io_uring");
   // If this fails, the registration of every buffer fails and buffers are used unregistered.
   io_uring_register_buffers_sparse(&ring->ring_, kMaxBuffers);
   return ring;

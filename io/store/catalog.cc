@@ -147,7 +147,8 @@ absl::Status Catalog::ReadMeta() {
   SPILLWAY_ASSIGN_OR_RETURN(meta_.store_id, ReadMetaText("store_id"));
   SPILLWAY_ASSIGN_OR_RETURN(meta_.page_bytes, ReadMetaInteger("page_bytes"));
   SPILLWAY_ASSIGN_OR_RETURN(const uint64_t num_folders, ReadMetaInteger("num_folders"));
-  if (meta_.page_bytes == 0 || meta_.page_bytes % kIoAlignment != 0)
+  if (meta_.page_bytes == 0 || meta_.page_bytes % kIoAlignment != 0 ||
+      meta_.page_bytes > kMaxPageBytes)
     return Damaged("its page size is impossible");
   if (num_folders == 0 || num_folders > kMaxFolders)
     return Damaged("its folder count is impossible");

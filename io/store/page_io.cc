@@ -57,6 +57,13 @@ bool IsBad(const absl::Status& write) {
   return !write.ok() && !absl::IsResourceExhausted(write) && !absl::IsFailedPrecondition(write);
 }
 
+// Whether a row of the catalog can be of a page of `bytes`. The page's memory has no room for more
+// units than these bytes fill.
+bool IsPlausible(const PageRecord& record, uint64_t bytes) {
+  return record.content_bytes == bytes &&
+         RoundUp(record.skip_bytes % kIoAlignment + bytes) == RoundUp(bytes);
+}
+
 }  // namespace
 
 void PageIo::FreeMemory::operator()(std::byte* memory) const { std::free(memory); }
@@ -126,6 +133,14 @@ absl::Status PageIo::MakeReads(OperationId id, Operation& operation) {
     if (!record) {
       return absl::InternalError(
           absl::StrCat("page ", operation.first_page + page, " is not in the store"));
+    }
+    const uint64_t bytes = std::min(page_bytes_, operation.bytes - page * page_bytes_);
+    if (!IsPlausible(*record, bytes)) {
+      return absl::DataLossError(absl::StrCat(
+          "the store's catalog is damaged: page ", operation.first_page + page, " has ", bytes,
+          " bytes, and the catalog names ", record->content_bytes, " from byte ",
+          record->skip_bytes, " of the extent at offset ", record->extent.offset, " of ",
+          store_->Path(record->extent), " on; restore the store from a copy"));
     }
     operation.pages.push_back({.record = *record});
     SPILLWAY_RETURN_IF_ERROR(AddPage(id, operation, page));

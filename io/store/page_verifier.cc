@@ -28,7 +28,7 @@ PageVerifier::Buffer PageVerifier::TakeBuffer(uint32_t size_bytes) {
   return Buffer(static_cast<std::byte*>(std::aligned_alloc(kIoAlignment, size_bytes)));
 }
 
-void PageVerifier::Add(FileId file, const Extent& extent, std::vector<Page> pages) {
+absl::Status PageVerifier::Add(FileId file, const Extent& extent, std::vector<Page> pages) {
   while (!reads_.empty() && (under_way_bytes_ + extent.size_bytes > kMaxUnderWayBytes ||
                              reads_.size() >= kMaxUnderWay)) {
     Reap();
@@ -37,13 +37,10 @@ void PageVerifier::Add(FileId file, const Extent& extent, std::vector<Page> page
   Read& read = reads_[tag];
   read.buffer = TakeBuffer(extent.size_bytes);
   if (read.buffer == nullptr) {
-    for (const Page& page : pages) {
-      on_bad_(extent, page,
-              absl::ResourceExhaustedError(
-                  absl::StrFormat("no memory for %d bytes", extent.size_bytes)));
-    }
     reads_.erase(tag);
-    return;
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "no memory to read an extent of %d bytes: free some, or raise the limit ('ulimit -v')",
+        extent.size_bytes));
   }
   read.extent = extent;
   read.pages = std::move(pages);
@@ -55,11 +52,13 @@ void PageVerifier::Add(FileId file, const Extent& extent, std::vector<Page> page
                   .tag = tag};
   under_way_bytes_ += extent.size_bytes;
   io_->Submit({&read.request, 1});
+  return status_;
 }
 
-void PageVerifier::Finish() {
+absl::Status PageVerifier::Finish() {
   while (!reads_.empty()) Reap();
   spare_.clear();
+  return status_;
 }
 
 void PageVerifier::Reap() {
@@ -90,7 +89,13 @@ void PageVerifier::OnRead(const IoCompletion& completion) {
     io_->Submit({&read.request, 1});  // reads it once more from the device
     return;
   }
-  for (const auto& [page, why] : bad) on_bad_(read.extent, *page, why);
+  for (const auto& [page, why] : bad) {
+    if (absl::IsDataLoss(why) || absl::IsUnavailable(why)) {
+      on_bad_(read.extent, *page, why);
+    } else {
+      status_.Update(why);
+    }
+  }
   under_way_bytes_ -= read.request.size_bytes;
   read_bytes_ += read.request.size_bytes;
   spare_.emplace(read.request.size_bytes, std::move(read.buffer));

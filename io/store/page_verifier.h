@@ -39,21 +39,21 @@ class PageVerifier {
     uint32_t content_bytes = 0;
     uint64_t checksum = 0;
   };
-  // Called for each page whose bytes are not what was written (DataLoss) or that cannot be read
-  // (the error), in both cases after a second try. ResourceExhausted if there is no memory for the
-  // read.
+  // Called for each page whose bytes are not what was written (DataLoss) or that the device cannot
+  // read (Unavailable), in both cases after a second try.
   using OnBad = std::function<void(const Extent&, const Page&, const absl::Status& why)>;
 
   PageVerifier(IoEngine* io, OnBad on_bad) : io_(io), on_bad_(std::move(on_bad)) {}
   PageVerifier(const PageVerifier&) = delete;
   PageVerifier& operator=(const PageVerifier&) = delete;
   // Waits for reads in flight.
-  ~PageVerifier() { Finish(); }
+  ~PageVerifier() { Finish().IgnoreError(); }
 
   // Submits a read of the extent; first waits while too much is in flight. The file must stay valid
-  // until Finish.
-  void Add(FileId file, const Extent& extent, std::vector<Page> pages);
-  void Finish();
+  // until Finish, which waits for all reads. Both return the first error that says nothing about
+  // the pages, such as a lack of memory or an I/O engine that serves no more requests.
+  absl::Status Add(FileId file, const Extent& extent, std::vector<Page> pages);
+  absl::Status Finish();
   uint64_t read_bytes() const { return read_bytes_; }
 
  private:
@@ -77,6 +77,7 @@ class PageVerifier {
   const OnBad on_bad_;
   std::map<uint64_t, Read> reads_;  // in flight, by the tags of their requests
   std::multimap<uint32_t, Buffer> spare_;
+  absl::Status status_;
   uint64_t next_ = 0;
   uint64_t under_way_bytes_ = 0;
   uint64_t read_bytes_ = 0;

@@ -84,6 +84,7 @@ using FileUse = std::shared_ptr<const FileId>;
 using TensorIndex = uint32_t;
 
 inline constexpr uint64_t kDefaultPageBytes = uint64_t{1} << 20;
+inline constexpr uint64_t kMaxPageBytes = uint64_t{1} << 30;
 inline constexpr uint64_t kDefaultSegmentBytes = uint64_t{1} << 30;
 
 struct StoreOptions {
@@ -102,9 +103,9 @@ struct StoreOptions {
   // Bound on the bytes of extents in all folders, committed and new together. Segment files grow
   // beyond it only if no free run is long enough for what is requested.
   uint64_t max_bytes = UINT64_MAX;
-  // A multiple of kIoAlignment, at most 1 GiB and at most segment_bytes. 0 means the store's own
-  // page size; for a new store, 1 MiB or segment_bytes, whichever is less. A value other than the
-  // store's is InvalidArgument once there is a commit.
+  // A multiple of kIoAlignment, at most kMaxPageBytes and at most segment_bytes. 0 means the
+  // store's own page size; for a new store, 1 MiB or segment_bytes, whichever is less. A value
+  // other than the store's is InvalidArgument once there is a commit.
   uint64_t page_bytes = 0;
   // Bound on the first segment files; io/FORMAT.md says how it rises. A multiple of kIoAlignment.
   uint64_t segment_bytes = kDefaultSegmentBytes;

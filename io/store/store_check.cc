@@ -11,6 +11,7 @@
 
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <set>
 #include <utility>
 
@@ -20,6 +21,7 @@
 #include "io/store/catalog_digest.h"
 #include "io/store/catalog_schema.h"
 #include "io/store/store_checker.h"
+#include "src/base/errno_status.h"
 #include "src/base/status_macros.h"
 
 namespace spillway::io {
@@ -179,7 +181,10 @@ absl::Status StoreChecker::LoadFiles() {
       const SegmentKey key(device, number);
       there.insert(key);
       struct stat info;
-      if (::stat(PathOf(key).c_str(), &info) != 0) continue;
+      if (::stat(PathOf(key).c_str(), &info) != 0) {
+        FoundInFile(key, std::nullopt, std::string(base::ErrnoToStatus(errno, "stat").message()));
+        continue;
+      }
       const auto bytes = static_cast<uint64_t>(info.st_size);
       const auto segment = segments_.find(key);
       const uint64_t expected = segment == segments_.end() ? 0 : segment->second.size_bytes;

@@ -36,7 +36,6 @@
 namespace spillway::io {
 namespace {
 
-constexpr uint64_t kMaxPageBytes = uint64_t{1} << 30;
 // The bound on a segment file doubles up to ten times and must stay below 2^44 bytes, where 32-bit
 // unit numbers end.
 constexpr uint64_t kMaxSegmentBytes = uint64_t{1} << 33;

@@ -18,6 +18,7 @@
 #include "io/store/catalog_schema.h"
 #include "io/store/free_space.h"
 #include "io/store/store_checker.h"
+#include "src/base/bytes.h"
 #include "src/base/status_macros.h"
 
 namespace spillway::io {
@@ -43,7 +44,7 @@ absl::Status StoreChecker::Walk() {
   SPILLWAY_RETURN_IF_ERROR(FinishExtent());
   SPILLWAY_RETURN_IF_ERROR(FinishFile());
   SPILLWAY_RETURN_IF_ERROR(FinishFilesBefore({UINT16_MAX, UINT32_MAX}));
-  verifier_->Finish();
+  SPILLWAY_RETURN_IF_ERROR(verifier_->Finish());
   CloseFiles();
   return absl::OkStatus();
 }
@@ -106,6 +107,12 @@ void StoreChecker::CheckRow(const Row& row) {
   if (row.record.content_bytes > view_.catalog().meta().page_bytes) {
     FoundOnPage(row,
                 absl::StrFormat("it has %d bytes, more than a page", row.record.content_bytes));
+  }
+  const uint64_t content_bytes = row.record.content_bytes;
+  if (base::RoundUp(row.record.skip_bytes % kIoAlignment + content_bytes, kIoAlignment) >
+      base::RoundUp(content_bytes, kIoAlignment)) {
+    FoundOnPage(row, absl::StrFormat("its %d bytes cross more units of %d than they fill",
+                                     content_bytes, kIoAlignment));
   }
   if (!last_ || row.born > last_->number || row.died > last_->number) {
     FoundOnPage(row, "it is of a commit that never was");
@@ -191,13 +198,19 @@ absl::Status StoreChecker::Verify() {
   const Extent& extent = rows_[0].record.extent;
   const absl::StatusOr<FileId> file = FileOf(extent);
   if (!file.ok()) {
+    const absl::StatusCode code = file.status().code();
     // Any other error, such as a limit on open files, says nothing about the store.
-    if (!absl::IsNotFound(file.status()) && !absl::IsDataLoss(file.status())) return file.status();
+    if (code != absl::StatusCode::kNotFound && code != absl::StatusCode::kDataLoss &&
+        code != absl::StatusCode::kUnavailable) {
+      return file.status();
+    }
     for (const Row& row : rows_) FoundOnPage(row, std::string(file.status().message()));
     return absl::OkStatus();
   }
   std::vector<PageVerifier::Page> pages;
   for (const Row& row : rows_) {
+    // CheckSharing has reported it. What is read has the size of the first row's extent.
+    if (row.record.extent.size_bytes != extent.size_bytes) continue;
     // A restored page and the kept one have the same bytes, so they are verified once.
     const bool same = !pages.empty() && pages.back().tensor == row.tensor &&
                       pages.back().page == row.page &&
@@ -217,15 +230,13 @@ absl::Status StoreChecker::Verify() {
                      .content_bytes = row.record.content_bytes,
                      .checksum = row.record.checksum});
   }
-  verifier_->Add(*file, extent, std::move(pages));
-  return absl::OkStatus();
+  return verifier_->Add(*file, extent, std::move(pages));
 }
 
 absl::StatusOr<FileId> StoreChecker::FileOf(const Extent& extent) {
   const SegmentKey key(extent.device, extent.segment);
   auto found = open_files_.find(key);
   if (found == open_files_.end()) {
-    verifier_->Finish();  // ends the reads of the previous file, which is closed next
     CloseFiles();
     const auto open = [&]() -> absl::StatusOr<OpenFile> {
       SPILLWAY_ASSIGN_OR_RETURN(DirectFile file, OpenDirect(PathOf(key), O_RDONLY));
@@ -239,7 +250,7 @@ absl::StatusOr<FileId> StoreChecker::FileOf(const Extent& extent) {
 }
 
 void StoreChecker::CloseFiles() {
-  if (verifier_) verifier_->Finish();
+  if (verifier_) verifier_->Finish().IgnoreError();  // the next call of Add or Finish returns it
   for (const auto& [key, file] : open_files_) {
     if (file.ok()) (void)io_->RemoveFile(file->id);
   }

@@ -97,6 +97,11 @@ const std::vector<Damage>& Corpus() {
       {"a row was edited by hand",
        [](auto& r) { RunSql(r + kCatalogPath, "UPDATE pages SET checksum = 5", /*vfs=*/nullptr); },
        {Code::kDataLoss}},
+      {"a page size that no store has",
+       [](auto& r) {
+         RunSql(r + kCatalogPath, "UPDATE meta SET value = 4294967296 WHERE key = 'page_bytes'");
+       },
+       {Code::kDataLoss}},
       {"a newer format",
        [](auto& r) {
          RunSql(r + kCatalogPath, "UPDATE meta SET value = 99 WHERE key = 'format_version'");

@@ -408,6 +408,25 @@ TEST_P(PageIoTest, DamageThatStaysIsDataLoss) {
   EXPECT_EQ(Read(1, 0, 600, 2).code(), absl::StatusCode::kDataLoss);
 }
 
+// Memory beside the page's must not be written.
+TEST_P(PageIoTest, ARecordOfAnotherSizeIsDataLoss) {
+  constexpr uint64_t kBytes = kPageBytes + 5000;
+  ASSERT_TRUE(Write(0, 0, kBytes, 1).ok());
+  PageRecord& last = store_->pages.at({0, 1});
+  for (const uint32_t bytes : {4096u, 4999u, 5001u, 12288u, uint32_t{2 * kPageBytes}}) {
+    last.content_bytes = bytes;
+    const absl::Status status = Read(0, 0, kBytes, 1);
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << bytes;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("page 1 has 5000 bytes"));
+  }
+  last.content_bytes = 5000;
+  EXPECT_TRUE(Read(0, 0, kBytes, 1).ok());
+
+  ASSERT_TRUE(Write(1, 0, 600, 2).ok());
+  store_->pages.at({1, 0}).skip_bytes = 4000;  // 104 bytes in one unit and 496 in the next
+  EXPECT_EQ(Read(1, 0, 600, 2).code(), absl::StatusCode::kDataLoss);
+}
+
 TEST_P(PageIoTest, WithoutChecksumsNothingIsCompared) {
   Restart(Checksums::kNone);
   ASSERT_TRUE(Write(0, 0, kPageBytes, 1).ok());

@@ -164,6 +164,20 @@ TEST_F(StoreCheckTest, ABitThatFlipsOnTheWayIsNoDamageUnlessItDoesSoAgain) {
   EXPECT_GT(Check(engine->get()).damage, 0u);
 }
 
+TEST_F(StoreCheckTest, OnlyAnErrorOfTheDeviceIsDamage) {
+  auto engine = FaultyIoEngine::Create(
+      1, [](ResultHook hook) { return PosixIoEngine::Create({.result_hook = std::move(hook)}); });
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  (*engine)->Inject({.kind = Fault::Kind::kEio, .op = IoOp::kRead, .count = 1000});
+  EXPECT_GT(Check(engine->get()).damage, 0u);
+  (*engine)->Clear();
+  (*engine)->Inject({.kind = Fault::Kind::kEnospc, .op = IoOp::kRead, .count = 1000});
+  const auto view = View();
+  ASSERT_TRUE(view);
+  const auto report = CheckStore(*view, engine->get(), {});
+  EXPECT_TRUE(absl::IsResourceExhausted(report.status())) << report.status();
+}
+
 TEST_F(StoreCheckTest, AMissingOrShortFileIsFound) {
   const std::string path = options_.folders[1] + "/spillway-segment-000000";
   std::filesystem::resize_file(path, std::filesystem::file_size(path) - 4096);
@@ -221,6 +235,15 @@ INSTANTIATE_TEST_SUITE_P(
                "begins within another"},
         Change{"AnExtentBeyondItsFile", "UPDATE pages SET offset = 1099511627776 WHERE page = 7",
                "was written to"},
+        Change{"AnExtentOfTwoSizes",
+               "UPDATE pages SET offset = (SELECT offset FROM pages WHERE page = 5), device = "
+               "(SELECT device FROM pages WHERE page = 5), size_bytes = 67108864, content_bytes = "
+               "67108864 WHERE page = 7",
+               "its extent has another size"},
+        Change{"APageInMoreUnitsThanItFills",
+               "INSERT INTO packs SELECT device, segment, offset, size_bytes, 1 FROM pages WHERE "
+               "page = 7; UPDATE pages SET content_bytes = 3000, skip_bytes = 2000 WHERE page = 7",
+               "cross more units"},
         Change{"AnUnknownFile", "UPDATE pages SET segment = 5 WHERE page = 7",
                "does not know its file"},
         Change{"AnImpossibleRow", "UPDATE pages SET device = 7 WHERE page = 7",
