@@ -153,6 +153,13 @@ absl::StatusOr<TensorRegistry::Stored> TensorRegistry::Store(const TensorSpec& s
           "tensor '", spec.name, "' is ", before, " in the store, but is registered as ",
           description, ": the store belongs to another model or configuration"));
     }
+    const uint64_t num_pages = store->Tensor(*existing).num_pages;
+    if (num_pages != num_tiles * pages_per_tile) {
+      return absl::DataLossError(
+          absl::StrCat("the store is damaged: tensor '", spec.name, "' has ", num_pages,
+                       " pages in its catalog and should have ", num_tiles * pages_per_tile,
+                       "; restore the store from a copy, or remove it and start over"));
+    }
     for (uint64_t tile = 0; tile < num_tiles; ++tile) {
       SPILLWAY_ASSIGN_OR_RETURN(const auto page, store->FindPage(*existing, tile * pages_per_tile));
       stored.has_bytes[tile] = page.has_value();

@@ -17,6 +17,8 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "tests/io/store/store_test_util.h"
 #include "tests/seed.h"
 #include "tests/temp_folder.h"
 
@@ -167,6 +169,21 @@ TEST_P(EngineWithStore, AnotherSpecUnderAStoredNameIsAnError) {
   auto id = engine->Register(Spec("w", 10, 11, 0), Filler(0));
   EXPECT_EQ(id.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(id.status().message().find("'w'"), absl::string_view::npos) << id.status();
+}
+
+TEST_P(EngineWithStore, AnotherNumberOfPagesUnderAStoredNameIsDamage) {
+  {
+    auto engine = OpenOrDie(Options(kMiB, kMiB));
+    ASSERT_TRUE(engine->Register(Spec("w", 10, 10, 1), Filler(0)).ok());
+    ASSERT_TRUE(engine->Commit("").ok());
+  }
+  for (const char* change : {"- 1", "+ 1000000000000"}) {
+    io::RunSql(folder_ / "0/spillway-catalog.sqlite",
+               absl::StrCat("UPDATE tensors SET num_pages = 10 ", change));
+    auto engine = OpenOrDie(Options(kMiB, kMiB));
+    const auto id = engine->Register(Spec("w", 10, 10, 1), Filler(0));
+    EXPECT_EQ(id.status().code(), absl::StatusCode::kDataLoss) << id.status();
+  }
 }
 
 TEST_P(EngineWithStore, ManyThreadsAtOnce) {
