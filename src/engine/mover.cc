@@ -115,8 +115,13 @@ void Mover::EndLease(TileIndex tile, Tier tier, Access access, const tiers::Stre
       quiet_.NotifyAll();
       pager_.LetIn(End(tile, tier, access, /*drained=*/true));
     };
-    const absl::Status status = transfers().runtime().Notify(*stream, drained);
-    if (!status.ok()) drained(status);  // the stream accepts no work, so none is running
+    tiers::DeviceRuntime& runtime = transfers().runtime();
+    const absl::Status status = runtime.Notify(*stream, drained);
+    if (status.ok()) return;
+    // Without an event, waiting for the stream is the only way to learn that its work has ended. If
+    // the device is lost, none is running.
+    (void)runtime.Synchronize(*stream);
+    drained(status);
     return;
   }
   const Entry entry(this);

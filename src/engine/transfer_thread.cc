@@ -327,6 +327,8 @@ absl::Status TransferThread::Copy(const Action& action, uint64_t size_bytes) {
           const Ended ended{tile, copied};
           listener_.OnEnded({&ended, 1});
         });
+    // The copy runs, and nobody would learn of its end.
+    if (!status.ok()) (void)runtime().Synchronize(stream);
   }
   if (!status.ok()) end(0);
   return status;

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The mover over a device that is lost in the middle of its work. Every call ends with an error
-// that gives the reason, nothing is committed after the loss, and the last commit is intact. The
-// device is a test double over host memory. It fails as CUDA does once a kernel has failed.
+// The mover over a device that is lost in the middle of its work, or that lacks memory for a
+// moment. Every call ends with an error that gives the reason, nothing is committed after a loss,
+// and the last commit is intact. The device is a test double over host memory. It fails as CUDA
+// does once a kernel has failed, or when there is no memory for an event.
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <future>
 #include <memory>
@@ -30,12 +33,21 @@ using tiers::StreamHandle;
 constexpr uint64_t kTileBytes = 40960;
 constexpr TileIndex kNumTiles = 12;
 
+constexpr int kNever = 1'000'000;
+
 // A device that can be lost. Its copies and events then fail, and what was in flight ends with the
 // failure.
 class LosableRuntime final : public tiers::DeviceRuntime {
  public:
   // The device is lost at the first copy after this many.
   explicit LosableRuntime(int copies) : copies_left_(copies) {}
+
+  void Lose() { lost_ = true; }
+  // From now on, no event can be made, although all else works.
+  void SetOutOfMemory(bool out) { is_out_of_memory_ = out; }
+  // Makes copies slow, and counts those that have ended.
+  void SlowDown() { is_slow_ = true; }
+  int copies_ended() const { return copies_ended_; }
 
   std::string name() const override { return host_->name(); }
   absl::Status Check() const override {
@@ -64,6 +76,7 @@ class LosableRuntime final : public tiers::DeviceRuntime {
   }
   absl::Status Notify(StreamHandle stream, tiers::Notification notification) override {
     if (lost_ && !in_flight_) return Check();
+    if (is_out_of_memory_) return NoMemory();
     in_flight_ = false;
     return host_->Notify(stream, [this, notification = std::move(notification)](
                                      const absl::Status&) { notification(Check()); });
@@ -76,13 +89,18 @@ class LosableRuntime final : public tiers::DeviceRuntime {
       lost_ = true;
       return absl::OkStatus();
     }
-    return host_->CopyAsync(stream, direction, destination, source, size_bytes);
+    if (!is_slow_) return host_->CopyAsync(stream, direction, destination, source, size_bytes);
+    return host_->Launch(stream, [this, destination, source, size_bytes] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      std::memcpy(destination, source, size_bytes);
+      ++copies_ended_;
+    });
   }
   absl::Status Synchronize(StreamHandle stream) override { return host_->Synchronize(stream); }
   void* native_handle(StreamHandle stream) override { return host_->native_handle(stream); }
   absl::StatusOr<EventHandle> CreateEvent() override {
     if (lost_) return Check();
-    return host_->CreateEvent();
+    return is_out_of_memory_ ? NoMemory() : host_->CreateEvent();
   }
   void DestroyEvent(EventHandle event) override { host_->DestroyEvent(event); }
   absl::Status Record(EventHandle event, StreamHandle stream) override {
@@ -95,10 +113,15 @@ class LosableRuntime final : public tiers::DeviceRuntime {
   absl::Status Synchronize(EventHandle event) override { return host_->Synchronize(event); }
 
  private:
+  static absl::Status NoMemory() { return absl::ResourceExhaustedError("the GPU has no memory"); }
+
   const std::unique_ptr<tiers::DeviceRuntime> host_ = tiers::CreateHostRuntime();
   std::atomic<int> copies_left_;
   std::atomic<bool> lost_ = false;
   std::atomic<bool> in_flight_ = false;
+  std::atomic<bool> is_out_of_memory_ = false;
+  std::atomic<bool> is_slow_ = false;
+  std::atomic<int> copies_ended_ = 0;
 };
 
 class LostDevice : public testing::Test {
@@ -142,17 +165,19 @@ class LostDevice : public testing::Test {
     return mover.Commit([](io::Store* store) { return store->Commit("one"); });
   }
 
+  static void ExpectHolds(Mover& mover, TileIndex tile, uint32_t value) {
+    const auto lease = mover.Acquire(tile, Tier::kPinned, Access::kRead, kNoStream);
+    ASSERT_TRUE(lease.ok()) << lease.status();
+    const auto* elements = reinterpret_cast<const uint32_t*>(lease->data);
+    EXPECT_TRUE(std::all_of(elements, elements + kTileBytes / 4,
+                            [&](uint32_t element) { return element == value; }))
+        << "tile " << tile;
+    mover.EndLease(tile, Tier::kPinned, Access::kRead, nullptr);
+  }
+
   void ExpectCommitted(uint32_t value) {
     const auto mover = Open(tiers::CreateHostRuntime(), /*stored=*/true);
-    for (TileIndex tile = 0; tile < kNumTiles; ++tile) {
-      const auto lease = mover->Acquire(tile, Tier::kPinned, Access::kRead, nullptr);
-      ASSERT_TRUE(lease.ok()) << lease.status();
-      const auto* elements = reinterpret_cast<const uint32_t*>(lease->data);
-      EXPECT_TRUE(std::all_of(elements, elements + kTileBytes / 4,
-                              [&](uint32_t element) { return element == value; }))
-          << "tile " << tile;
-      mover->EndLease(tile, Tier::kPinned, Access::kRead, nullptr);
-    }
+    for (TileIndex tile = 0; tile < kNumTiles; ++tile) ExpectHolds(*mover, tile, value);
   }
 
   test::TempFolder folder_;
@@ -185,6 +210,68 @@ TEST_F(LostDevice, EveryCallEndsAndTheLastCommitIsIntact) {
       ExpectCommitted(1);
     }
   }
+}
+
+TEST_F(LostDevice, AKernelThatFailsWhileACommitWaitsForItLeavesNoCommit) {
+  auto made = std::make_unique<LosableRuntime>(kNever);
+  LosableRuntime& runtime = *made;
+  auto mover = Open(std::move(made), /*stored=*/false);
+  const StreamHandle stream = *runtime.CreateStream();
+  const auto lease = mover->Acquire(0, Tier::kPinned, Access::kReadWrite, stream.value);
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  ASSERT_TRUE(runtime
+                  .Launch(stream,
+                          [&runtime] {
+                            std::this_thread::sleep_for(std::chrono::milliseconds(50));
+                            runtime.Lose();
+                          })
+                  .ok());
+  mover->EndLease(0, Tier::kPinned, Access::kReadWrite, &stream);
+  bool is_committed = false;
+  const absl::Status status = mover->Commit([&](io::Store*) {
+    is_committed = true;
+    return absl::OkStatus();
+  });
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+  EXPECT_FALSE(is_committed);
+  runtime.DestroyStream(stream);
+}
+
+TEST_F(LostDevice, WithoutAnEventTheEndOfALeaseWaitsForItsStream) {
+  auto made = std::make_unique<LosableRuntime>(kNever);
+  LosableRuntime& runtime = *made;
+  auto mover = Open(std::move(made), /*stored=*/false);
+  const StreamHandle stream = *runtime.CreateStream();
+  const auto lease = mover->Acquire(0, Tier::kPinned, Access::kReadWrite, stream.value);
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  std::atomic<bool> is_written = false;
+  ASSERT_TRUE(runtime
+                  .Launch(stream,
+                          [&] {
+                            std::this_thread::sleep_for(std::chrono::milliseconds(50));
+                            is_written = true;
+                          })
+                  .ok());
+  runtime.SetOutOfMemory(true);
+  mover->EndLease(0, Tier::kPinned, Access::kReadWrite, &stream);
+  // The engine takes the lease for ended, and may give the frame to another tile.
+  EXPECT_TRUE(is_written);
+  runtime.SetOutOfMemory(false);
+  runtime.DestroyStream(stream);
+}
+
+TEST_F(LostDevice, WithoutAnEventACopyFailsOnlyWhenItHasEnded) {
+  auto made = std::make_unique<LosableRuntime>(kNever);
+  LosableRuntime& runtime = *made;
+  auto mover = Open(std::move(made), /*stored=*/false);
+  ASSERT_TRUE(Put(*mover, 0, Tier::kPinned, 1).ok());
+  runtime.SlowDown();
+  runtime.SetOutOfMemory(true);
+  const auto lease = mover->Acquire(0, Tier::kDevice, Access::kRead, kNoStream);
+  EXPECT_EQ(lease.status().code(), absl::StatusCode::kResourceExhausted) << lease.status();
+  EXPECT_EQ(runtime.copies_ended(), 1);
+  runtime.SetOutOfMemory(false);
+  ExpectHolds(*mover, 0, 1);
 }
 
 TEST_F(LostDevice, CallersThatWaitAreTold) {
