@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <new>
 #include <system_error>
 #include <utility>
 
@@ -112,6 +113,15 @@ void PlanService::Run() {
 }
 
 PlanService::Made PlanService::MakeNow(uint64_t request, const TraceMaker& step) const {
+  try {
+    return Plan(request, step);
+  } catch (const std::bad_alloc&) {
+    return {.request = request,
+            .plan = absl::ResourceExhaustedError("there is not enough memory to plan the step")};
+  }
+}
+
+PlanService::Made PlanService::Plan(uint64_t request, const TraceMaker& step) const {
   plan::Trace trace = step(stops_);
   if (absl::Status status = plan::Validate(trace, &stops_); !status.ok())
     return {.request = request, .plan = status};

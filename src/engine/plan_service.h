@@ -56,6 +56,7 @@ class PlanService {
 
  private:
   Made MakeNow(uint64_t request, const TraceMaker& step) const;
+  Made Plan(uint64_t request, const TraceMaker& step) const;
   void Run();
 
   plan::PlanOptions options_;

@@ -77,7 +77,7 @@ uint64_t Mix(uint64_t hash, uint64_t value) {
 
 absl::Status Validate(const Trace& trace, const std::atomic<bool>* stop) {
   if (trace.events.empty()) return absl::InvalidArgumentError("trace: it has no events");
-  constexpr size_t kMaxEvents = size_t{1} << 30;
+  constexpr size_t kMaxEvents = size_t{1} << 28;  // fewer than 2^31 operations
   if (trace.events.size() > kMaxEvents) {
     return absl::InvalidArgumentError(absl::StrCat("trace: ", trace.events.size(),
                                                    " events; at most ", kMaxEvents,

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -80,6 +81,16 @@ TEST(PlanService, LeavesOutTheReserveIfReservedFramesTakeItsRoom) {
   ASSERT_TRUE(made.has_value());
   ASSERT_TRUE(made->plan.ok()) << made->plan.status();
   EXPECT_EQ((*made->plan)->step().plan.options.pinned_reserve_bytes, 0u);
+}
+
+TEST(PlanService, WithoutMemoryThereIsNoPlan) {
+  PlanService service(HalfOf(100));
+  service.Make(1, [](const auto&) -> plan::Trace { throw std::bad_alloc(); });
+  ASSERT_TRUE(service.Wait().ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(service.Take()->plan.status()));
+  service.Make(2, [](const auto&) { return TilesTwice(100); });
+  ASSERT_TRUE(service.Wait().ok());
+  EXPECT_TRUE(service.Take()->plan.ok());
 }
 
 TEST(PlanService, SaysWhyThereIsNoPlan) {
