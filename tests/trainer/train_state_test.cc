@@ -58,6 +58,12 @@ TEST(TrainState, AnythingElseIsDataLoss) {
   }
 }
 
+TEST(TrainState, JsonThatIsNestedTooDeepIsDataLoss) {
+  constexpr size_t kDepth = 1'000'000;
+  const std::string text = R"({"v":)" + std::string(kDepth, '[') + std::string(kDepth, ']') + "}";
+  EXPECT_TRUE(absl::IsDataLoss(ParseTrainState(text).status()));
+}
+
 TEST(TrainState, ANewerVersionIsNamed) {
   std::string text = SerializeTrainState(Example());
   text.replace(text.find("\"v\":1"), 5, "\"v\":7");

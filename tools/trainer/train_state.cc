@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
+#include "tools/hf/strict_json.h"
 
 namespace spillway::trainer {
 namespace {
@@ -66,6 +67,9 @@ std::string SerializeTrainState(const TrainState& state) {
 }
 
 absl::StatusOr<TrainState> ParseTrainState(std::string_view text) {
+  // JSON that is nested too deep must not be copied or printed, which recurses.
+  if (const auto checked = hf::ParseStrictJson(text, "JSON"); !checked.ok())
+    return Malformed(std::string(checked.status().message()));
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object())
     return Malformed("it is not a JSON object (was the store made by another program?)");

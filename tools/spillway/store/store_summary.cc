@@ -14,6 +14,7 @@
 #include "io/store/free_space.h"
 #include "src/base/bytes.h"
 #include "src/base/status_macros.h"
+#include "tools/hf/strict_json.h"
 
 namespace spillway::command {
 namespace {
@@ -60,8 +61,9 @@ absl::Status ReadTensors(const io::StoreView& view, StoreSummary* summary) {
     if (!has_row) return absl::OkStatus();
     TensorSummary& tensor = summary->tensors.emplace_back();
     tensor.name = get.Bytes(1);
-    const Json description = Json::parse(get.Bytes(2), nullptr, /*allow_exceptions=*/false);
-    if (!description.is_discarded()) tensor.description = description;
+    const std::string description = get.Bytes(2);
+    if (hf::ParseStrictJson(description, tensor.name).ok())  // not nested so deep that a copy fails
+      tensor.description = Json::parse(description, nullptr, /*allow_exceptions=*/false);
     tensor.pages = Unsigned(get, 3);
     std::tie(tensor.stored_pages, tensor.stored_bytes) = stored[Unsigned(get, 0)];
   }
