@@ -116,13 +116,13 @@ void StepPlanner::Learn(uint64_t fingerprint) {
 // and where they rest.
 void StepPlanner::Update(Known* step, const TilesNow& tiles) {
   const bool is_same =
-      step->request != 0 && step->num_reserved_frames == tiles.num_reserved_frames &&
+      step->request != 0 && step->reserved_frame_changes == tiles.reserved_frame_changes &&
       step->all_fit == tiles.all_fit &&
       !plan::TileBits::Differ(step->with_bytes, tiles.with_bytes, step->used, tiles.placed);
   if (is_same) return;
   step->num_tiles = tiles_.size();
   step->with_bytes = tiles.with_bytes;
-  step->num_reserved_frames = tiles.num_reserved_frames;
+  step->reserved_frame_changes = tiles.reserved_frame_changes;
   step->all_fit = tiles.all_fit;
   step->request = 0;
 }

@@ -114,7 +114,7 @@ class StepPlanner {
     // The state of the tiles for which the plan is made: see TilesNow.
     TileIndex num_tiles = 0;
     plan::TileBits with_bytes;
-    uint64_t num_reserved_frames = 0;
+    uint64_t reserved_frame_changes = 0;
     bool all_fit = false;
     // The number of the request for that plan, which is made, failed or being made; zero if the
     // plan was not requested.

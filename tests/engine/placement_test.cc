@@ -295,6 +295,35 @@ TEST_P(Placed, TheRoomOfATensorThatGoesIsGivenBack) {
   EXPECT_TRUE(moment("third", 4).ok());
 }
 
+// The frames of a tensor that goes are free for tiles that stay and for tiles that pass by.
+TEST_P(Placed, TheFramesOfATensorThatGoesAreFree) {
+  Open(Place(Role::kMoment, Tier::kPinned));  // pinned memory has room for 16 tiles
+  const auto moment = [this](const char* name) {
+    return *engine_->Register(
+        {.name = name, .shape = {12, kTileBytes / 4}, .role = Role::kMoment, .tile_rows = 1});
+  };
+  const TensorId passing = Register(Role::kParameter, 2, false, 4 * kTileBytes);
+  const auto lease = [this](TensorId tensor, uint64_t tiles) {
+    for (uint64_t tile = 0; tile < tiles; ++tile) {
+      const auto held = engine_->AcquireHost({tensor, tile}, Access::kReadWrite);
+      ASSERT_TRUE(held.ok()) << held.status();
+    }
+  };
+  for (const char* name : {"first", "second", "third"}) {
+    SCOPED_TRACE(name);
+    const TensorId id = moment(name);
+    for (uint32_t step = 0; step < 3; ++step) {
+      lease(id, 12);
+      lease(passing, 2);
+      ASSERT_TRUE(engine_->EndStep().ok());
+      ASSERT_TRUE(engine_->WaitForPlan().ok());
+    }
+    EXPECT_EQ(Room(Role::kMoment, Tier::kPinned).now_bytes, 12 * kTileBytes);
+    ASSERT_TRUE(engine_->Unregister(id).ok());
+    EXPECT_EQ(Room(Role::kMoment, Tier::kPinned).now_bytes, 0u);
+  }
+}
+
 // Small tiles are leased before, between and after those that stay. Then a tile is leased that
 // needs all the room beside them.
 TEST_P(Placed, WhatPassesByLeavesTheRoomBesideInOnePiece) {

@@ -85,7 +85,7 @@ void PageTable::HoldFrame(TileIndex tile, Tier tier, uint64_t offset, const Job*
   Count(tile, tier, true);
   if (!pages_[tile].is_reserved(tier)) return;
   tiles_[tile].reserved_frame = offset;
-  ++num_reserved_frames_;
+  ++reserved_frame_changes_;
 }
 
 void PageTable::DropFrame(TileIndex tile, Tier tier, const ClaimWindow& claim) {
@@ -133,12 +133,21 @@ void PageTable::Discard(TileIndex tile) {
   NoteBytes(tile);
 }
 
+// The frame, if the tile has one yet, becomes one like any other, which goes with the copy.
+void PageTable::GiveUpReservedFrame(TileIndex tile) {
+  resting_.Remove(tiles_[tile]);
+  pages_[tile].rest.reset();
+  tiles_[tile].reserved_frame = Tile::kNoFrame;
+  ++reserved_frame_changes_;
+}
+
 bool PageTable::DropIfDiscarded(TileIndex tile) {
   Page& page = pages_[tile];
   if (!page.discard || page.is_moving() || leases_.IsLeased(tile)) return false;
   ++endings_;
   SetZero(tile, true);
   page.discard = false;
+  if (page.is_gone && page.tile->has_reserved_frame()) GiveUpReservedFrame(tile);
   for (const Tier tier : {Tier::kDevice, Tier::kPinned}) {
     const Copy& copy = page.copy(tier);
     if (copy.has_frame() && !copy.leaving) DropFrame(tile, tier);

@@ -92,7 +92,7 @@ struct alignas(64) Page {
   std::array<Copy, 2> copies;  // kDevice, kPinned
   uint64_t last_use = 0;
   std::optional<Transfer> transfer;  // in flight
-  std::optional<Tier> rest;          // the tier where the tile rests: see Placement
+  std::optional<Tier> rest;          // the tier where the tile rests: see Placement; none if gone
   bool stored = false;               // NVMe has the newest bytes
   bool zero = true;                  // never written
   bool discard = false;  // the bytes are void once the transfer in flight and the leases end
@@ -177,7 +177,7 @@ class PageTable {
   TilesNow Now() const {
     return {.with_bytes = with_bytes_,
             .placed = resting_.placed(),
-            .num_reserved_frames = num_reserved_frames_,
+            .reserved_frame_changes = reserved_frame_changes_,
             .all_fit = resting_.AllFit()};
   }
   // Whether the tile's other leases, discard and evictions permit the job's lease.
@@ -220,6 +220,7 @@ class PageTable {
 
  private:
   void ForgetCopies(TileIndex tile);
+  void GiveUpReservedFrame(TileIndex tile);
   void SetZero(TileIndex tile, bool zero);
   void NoteBytes(TileIndex tile);
   void Count(TileIndex tile, Tier tier, bool held);
@@ -234,7 +235,7 @@ class PageTable {
   RestingPlaces resting_;
   plan::TileBits with_bytes_;
   plan::TileBits to_commit_;
-  uint64_t num_reserved_frames_ = 0;  // tiles that have their reserved frame
+  uint64_t reserved_frame_changes_ = 0;  // see TilesNow
   uint64_t clock_ = 0;                // counts leases
   uint64_t endings_ = 0;              // num_endings() without those of leases
   std::vector<Action> actions_;

@@ -132,7 +132,9 @@ absl::Status Pager::Discard(TileIndex tile) {
 
 // Completes a discard if nothing stands in its way. Call it whenever a discard may take effect.
 void Pager::EndDiscard(TileIndex tile) {
-  if (pages_.DropIfDiscarded(tile)) plan_.Discarded(tile);
+  if (!pages_.DropIfDiscarded(tile)) return;
+  plan_.Discarded(tile);
+  if (pages_[tile].is_gone) room_.ReservedFrameGone();
 }
 
 absl::Status Pager::Forget(TileIndex first, TileIndex count) {

@@ -18,4 +18,8 @@ void RestingPlaces::Add(TileIndex index, Tile* tile) {
   tile->own_place = own_begin_;
 }
 
+void RestingPlaces::Remove(const Tile& tile) {
+  if (tile.has_reserved_frame()) reserved_bytes_[At(*tile.rest)] -= tile.frame_bytes();
+}
+
 }  // namespace spillway::engine

@@ -24,6 +24,9 @@ class RestingPlaces {
   // Adds the next tile, and sets `own_place` if the tile has one. REQUIRES: the tile's other fields
   // are set.
   void Add(TileIndex index, Tile* tile);
+  // Gives back the room for the reserved frame of a tile that is gone. Own places are not given
+  // back: AllFit counts every tile that there was.
+  void Remove(const Tile& tile);
 
   // Size of the range at the bottom of the tier's arena that is left to reserved frames.
   uint64_t reserved_bytes(Tier tier) const { return reserved_bytes_[At(tier)]; }
@@ -39,7 +42,7 @@ class RestingPlaces {
   static size_t At(Tier tier) { return tier == Tier::kDevice ? 0 : 1; }
 
   const uint64_t pinned_bytes_;
-  uint64_t frames_bytes_ = 0;  // the frames of all tiles together
+  uint64_t frames_bytes_ = 0;  // the frames of all tiles together, those that are gone included
   uint64_t own_begin_;         // the lowest own place
   std::array<uint64_t, 2> reserved_bytes_ = {};
   plan::TileBits placed_;

@@ -44,6 +44,8 @@ class Room {
   // to. For a lease on the device it is done after the lease's own frame, since room is taken from
   // the device down.
   Answer EnsureReservedFrame(Job& job, absl::Status* why);
+  // A reserved frame may have been freed.
+  void ReservedFrameGone() { reserved_until_ = {}; }
   // Whether EnsureFrame would find room.
   bool IsFor(TileIndex tile, Tier tier, uint64_t position) const;
   // Gives back the frames that a job holds and does not use while it waits for something else.

@@ -49,7 +49,7 @@ struct Tile {
 struct TilesNow {
   const plan::TileBits& with_bytes;  // tiles that were written and not discarded since
   const plan::TileBits& placed;      // tiles that have a resting tier: see Placement
-  uint64_t num_reserved_frames = 0;  // tiles that have their reserved frame
+  uint64_t reserved_frame_changes = 0;  // counts reserved frames that were taken or given back
   bool all_fit = false;              // see RestingPlaces
 };
 
