@@ -115,8 +115,11 @@ void PagerDriver::OnEnded(std::span<const TransferThread::Ended> transfers) {
 
 void PagerDriver::OnLaunched(const Action& grant, absl::Status status, tiers::EventHandle arrival) {
   Action done = grant;
-  done.status = std::move(status);
   MutexLock lock(&mu_);
+  if (!status.ok()) {
+    done.status = WithTile(describe_(grant.tile), status);
+    pager_.Told(done.status);
+  }
   waits_.Answer(std::move(done), arrival);
 }
 

@@ -49,15 +49,21 @@ void PlanService::Make(uint64_t request, TraceMaker step) {
     is_making_ = true;
     changed_.NotifyAll();
   }
-  if (thread_.joinable()) return;
+  if (StartThread()) return;
+  MutexLock lock(&mu_);
+  made_ = MakeNow(request, std::exchange(asked_, nullptr));
+  is_making_ = false;
+  changed_.NotifyAll();
+}
+
+bool PlanService::StartThread() {
+  if (thread_.joinable()) return true;
   try {
     thread_ = std::thread(&PlanService::Run, this);
   } catch (const std::system_error&) {
-    MutexLock lock(&mu_);
-    made_ = MakeNow(request, std::exchange(asked_, nullptr));
-    is_making_ = false;
-    changed_.NotifyAll();
+    return false;
   }
+  return true;
 }
 
 bool PlanService::is_busy() const {
@@ -81,7 +87,7 @@ absl::Status PlanService::Wait() {
 }
 
 void PlanService::Free(std::shared_ptr<const void> what) {
-  if (what == nullptr || !thread_.joinable()) return;
+  if (what == nullptr || !StartThread()) return;
   MutexLock lock(&mu_);
   left_.push_back(std::move(what));
   changed_.NotifyAll();

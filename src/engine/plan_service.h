@@ -57,6 +57,8 @@ class PlanService {
  private:
   Made MakeNow(uint64_t request, const TraceMaker& step) const;
   Made Plan(uint64_t request, const TraceMaker& step) const;
+  // Starts the thread if it does not run yet. Returns whether it runs.
+  bool StartThread();
   void Run();
 
   plan::PlanOptions options_;
@@ -68,7 +70,7 @@ class PlanService {
   std::optional<Made> made_ ABSL_GUARDED_BY(mu_);
   std::vector<std::shared_ptr<const void>> left_ ABSL_GUARDED_BY(mu_);  // to be freed by the thread
   base::CondVar changed_;
-  std::thread thread_;  // started by the first Make
+  std::thread thread_;  // started by the first Make or Free
 };
 
 }  // namespace spillway::engine

@@ -30,8 +30,8 @@ plan::StepRecorder* StepPlanner::Recording() {
       service_ != nullptr && (options_.has_store || all_rest_in_pinned) && !is_too_long_;
   if (!can_be_planned) return nullptr;
   if (recorder_.num_events() < MostEvents()) return &recorder_;
-  (void)recorder_.End({});  // frees its memory
-  last_events_.reset();
+  service_->Free(std::make_shared<plan::EventLog>(recorder_.End({})));
+  service_->Free(std::exchange(last_events_, nullptr));
   last_ = 0;
   is_too_long_ = true;
   return nullptr;
@@ -66,7 +66,7 @@ absl::Status StepPlanner::EndStep(double now, const TilesNow& tiles) {
   if (std::exchange(is_too_long_, false)) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "more than ", MostEvents(), " leases and releases since the last EndStep (", kEventsATile,
-        " for each of ", tiles_.size(), " tiles, and ", kMoreEvents,
+        " for each of ", tiles_.size(), " tiles, and ", kMoreEvents, ", but at most ", kMostEvents,
         ") are not written down. There are fewer with larger tiles, and where EndStep is "
         "called more often"));
   }

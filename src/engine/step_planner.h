@@ -8,6 +8,7 @@
 #ifndef SPILLWAY_ENGINE_STEP_PLANNER_H_
 #define SPILLWAY_ENGINE_STEP_PLANNER_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -125,9 +126,12 @@ class StepPlanner {
   };
 
   // A step with more events than this is not recorded. A step in which some hundred micro-batches
-  // lease every tile has more, and so has a run that never calls EndStep.
-  static constexpr size_t kEventsATile = 256, kMoreEvents = 4096;
-  size_t MostEvents() const { return kEventsATile * tiles_.size() + kMoreEvents; }
+  // lease every tile has more, and so has a run that never calls EndStep. An event takes 24 bytes,
+  // so the record of a step takes at most 3 GiB.
+  static constexpr size_t kEventsATile = 256, kMoreEvents = 4096, kMostEvents = size_t{1} << 27;
+  size_t MostEvents() const {
+    return std::min(kEventsATile * tiles_.size() + kMoreEvents, kMostEvents);
+  }
   void TakeEvents();
   bool IsKnown(uint64_t fingerprint) const;
   void Learn(uint64_t fingerprint);

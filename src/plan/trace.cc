@@ -116,7 +116,7 @@ std::vector<TraceEvent> EventLog::Events() const {
 void StepHash::AddTile(const TraceTile& tile) {
   const uint64_t is =
       Mix(tile.size_bytes, static_cast<uint64_t>(tile.role) << 1 | uint64_t{tile.transient});
-  tiles_.push_back({.is = static_cast<uint32_t>(is >> 32)});
+  tiles_.emplace_back().is = static_cast<uint32_t>(is >> 32);
 }
 
 void StepHash::Add(const TraceEvent& use) {

@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "spillway/types.h"
+#include "src/base/stable_array.h"
 #include "src/plan/tile_bits.h"
 
 namespace spillway::plan {
@@ -122,7 +123,7 @@ class StepHash {
     uint32_t step = 0;
     uint32_t is = 0;  // the hash of the tile's size, role and transience
   };
-  std::vector<Tile> tiles_;
+  base::StableArray<Tile> tiles_;  // growing it moves nothing
   uint32_t step_ = 1;
   uint64_t sum_ = 0;
 };

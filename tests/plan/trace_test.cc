@@ -12,15 +12,15 @@ namespace {
 
 using testing::HasSubstr;
 
-TraceRecorder TwoTiles() {
-  TraceRecorder recorder;
-  recorder.AddTile({.size_bytes = 100, .stored = true});
-  recorder.AddTile({.size_bytes = 200, .role = Role::kGradient, .transient = true});
-  return recorder;
-}
+struct TwoTiles : TraceRecorder {
+  TwoTiles() {
+    AddTile({.size_bytes = 100, .stored = true});
+    AddTile({.size_bytes = 200, .role = Role::kGradient, .transient = true});
+  }
+};
 
 Trace Step(double wait = 0) {
-  TraceRecorder recorder = TwoTiles();
+  TwoTiles recorder;
   recorder.Begin(1.0);
   recorder.Acquire(0, Tier::kDevice, Access::kRead, 1.5, 1.5 + wait);
   recorder.Acquire(1, Tier::kDevice, Access::kDiscard, 2.0 + wait, 2.0 + wait);
@@ -45,7 +45,7 @@ TEST(TraceRecorder, LeavesWaitsOut) {
 // A step begins when the step before has ended. A commit between them does not count as computing,
 // but the time before and after the commit does.
 TEST(TraceRecorder, LeavesOutWhatItIsTold) {
-  TraceRecorder recorder = TwoTiles();
+  TwoTiles recorder;
   recorder.Begin(0);
   recorder.LeaveOut(0.25, 3);
   recorder.Acquire(0, Tier::kDevice, Access::kRead, 3.5, 3.5);
@@ -61,7 +61,7 @@ TEST(TraceRecorder, LeavesOutWhatItIsTold) {
 
 // Another thread's lease begins before this thread's request and ends while this thread waits.
 TEST(TraceRecorder, NoTimePassesBackwardsWhereThreadsOverlap) {
-  TraceRecorder recorder = TwoTiles();
+  TwoTiles recorder;
   recorder.Begin(0);
   recorder.Acquire(1, Tier::kDevice, Access::kDiscard, 1, 1);
   recorder.Release(1, Tier::kDevice, Access::kDiscard, 4);
@@ -75,7 +75,7 @@ TEST(TraceRecorder, NoTimePassesBackwardsWhereThreadsOverlap) {
 
 // A lease may be recorded after events that happened later.
 TEST(TraceRecorder, CountsNoTimeTwiceWhereALeaseIsToldLate) {
-  TraceRecorder recorder = TwoTiles();
+  TwoTiles recorder;
   recorder.Begin(0);
   recorder.Acquire(1, Tier::kDevice, Access::kDiscard, 1, 1);
   recorder.Release(1, Tier::kDevice, Access::kDiscard, 4);
@@ -87,7 +87,7 @@ TEST(TraceRecorder, CountsNoTimeTwiceWhereALeaseIsToldLate) {
 }
 
 TEST(TraceRecorder, ForgetsAStepThatDidNotEnd) {
-  TraceRecorder recorder = TwoTiles();
+  TwoTiles recorder;
   recorder.Begin(0);
   recorder.Acquire(0, Tier::kDevice, Access::kRead, 1, 1);
   recorder.Begin(5);
@@ -130,7 +130,7 @@ TEST(Trace, IsTheSameStepHoweverTilesInterleaveAndWhicheverHadBytes) {
 }
 
 TEST(TraceRecorder, KnowsTheFingerprintOfTheStepThatRuns) {
-  TraceRecorder recorder = TwoTiles();
+  TwoTiles recorder;
   for (const bool discards : {true, false, true}) {
     recorder.Begin(0);
     recorder.Acquire(0, Tier::kDevice, Access::kRead, 0, 0);

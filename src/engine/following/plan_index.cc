@@ -90,10 +90,4 @@ PlanIndex IndexOf(const StepPlan& step, const std::atomic<bool>* stop) {
   return index;
 }
 
-void PlanIndex::AddTile() {
-  first_op.push_back(first_op.back());
-  first_use.push_back(first_use.back());
-  releases.push_back(0);
-}
-
 }  // namespace spillway::engine

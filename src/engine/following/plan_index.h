@@ -53,8 +53,6 @@ struct PlanIndex {
   std::span<const uint32_t> WaitingFor(uint64_t op) const {
     return std::span(waiting).subspan(first_waiting[op], first_waiting[op + 1] - first_waiting[op]);
   }
-  // Adds a tile, with the next index, that the plan does not contain.
-  void AddTile();
 };
 
 // Builds the index. The result is incomplete if `stop` becomes true.

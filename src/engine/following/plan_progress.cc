@@ -28,28 +28,17 @@ PlanProgress::PlanProgress(const StepPlan& step, bool takes_any_frame,
 
 void PlanProgress::BeginTile(TileIndex tile) const {
   Tile& progress = tiles_[tile];
-  progress = {.run = run_};
-  if (tile >= step_.trace.tiles.size()) {
-    progress.strayed = true;
-    return;
-  }
-  progress.due = due_at_start_[tile];
+  progress = {.due = due_at_start_[tile], .run = run_};
   const auto before = [](const plan::Place& place, TileIndex at) { return place.tile < at; };
   auto place = std::lower_bound(seam_.begin(), seam_.end(), tile, before);
   for (; place != seam_.end() && place->tile == tile; ++place)
     progress.planned_at[At(place->tier)] = place->offset;
 }
 
-void PlanProgress::AddTile() {
-  tiles_.emplace_back();
-  index_.AddTile();
-}
-
 // --- Uses ---
 
 std::optional<PlanProgress::Count> PlanProgress::Ask(const TraceEvent& event,
                                                      uint64_t step_number) {
-  if (event.tile >= tiles_.size()) return std::nullopt;
   Tile& tile = Of(event.tile);
   if (!tile.strayed && index_.NumUses(event.tile) > 0 &&
       index_.PeriodOf(event.tile, tile.uses_asked) == step_number) {
@@ -119,7 +108,8 @@ PlanProgress::Count PlanProgress::NextOp(TileIndex tile) const {
 }
 
 bool PlanProgress::MakeDue(TileIndex tile) {
-  if (Of(tile).due || index_.NumOps(tile) == 0 || !MayStart(NextOp(tile))) return false;
+  if (tile >= tiles_.size() || Of(tile).due || index_.NumOps(tile) == 0 || !MayStart(NextOp(tile)))
+    return false;
   Of(tile).due = true;
   return true;
 }

@@ -31,8 +31,8 @@ class PlanProgress {
   PlanProgress(const StepPlan& step, bool takes_any_frame, const std::atomic<bool>* stop);
   // Returns to the plan's begin. The cost does not grow with the plan.
   void Restart() { ++run_; }
-  // Adds a tile, with the next index, that the plan does not contain.
-  void AddTile();
+  // The tiles of the step. A tile with another index was added since, and the plan does not contain
+  // it: it has strayed.
   size_t num_tiles() const { return tiles_.size(); }
   // The uses and operations that the plan has of each tile, in each period.
   const PlanIndex& index() const { return index_; }
@@ -58,7 +58,9 @@ class PlanProgress {
     return progress.next_use == kNoUse ? std::nullopt : std::optional(progress.next_use);
   }
   // Prefetches the tile's progress into the CPU's cache, for a tile that is queried soon.
-  void Prefetch(TileIndex tile) const { __builtin_prefetch(&tiles_[tile]); }
+  void Prefetch(TileIndex tile) const {
+    if (tile < tiles_.size()) __builtin_prefetch(&tiles_[tile]);
+  }
   // Whether the tile's next use reads it in the tier and the plan has no operation of it before.
   bool IsReadNext(TileIndex tile, Tier tier) const;
 
@@ -119,6 +121,7 @@ class PlanProgress {
 
   // Creates the tile's progress on first use in this run.
   Tile& Of(TileIndex tile) const {
+    if (tile >= tiles_.size()) return other_;
     Tile& progress = tiles_[tile];
     if (progress.run != run_) BeginTile(tile);
     return progress;
@@ -141,6 +144,7 @@ class PlanProgress {
   std::vector<bool> due_at_start_;  // by tile: whether its first operation may start at once
   uint32_t run_ = 1;                // the number of the present run; Restart begins another
   mutable std::vector<Tile> tiles_;
+  mutable Tile other_ = {.strayed = true, .knows_next = true};  // of each tile beyond these
 };
 
 }  // namespace spillway::engine

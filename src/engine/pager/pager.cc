@@ -21,7 +21,6 @@ TileIndex Pager::AddTile(uint64_t size_bytes, Role role, bool transient, bool st
   // exist only while all tiles fit.
   if (pages_[tile].tile->has_reserved_frame() || did_fit != pages_.resting().AllFit())
     plan_.Abandon(/*deviated=*/false);
-  plan_.AddTile();
   return tile;
 }
 

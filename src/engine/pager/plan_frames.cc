@@ -9,7 +9,6 @@ namespace spillway::engine {
 PlanFrames::PlanFrames(std::shared_ptr<PlanFollower> plan, PageTable* pages, Jobs* jobs)
     : pages_(*pages), jobs_(*jobs), follower_(std::move(plan)) {
   follower_->Restart();
-  while (follower_->tiles().num_tiles() < pages_.num_tiles()) follower_->AddTile();
 }
 
 std::optional<uint64_t> PlanFrames::Allocate(TileIndex tile, Tier tier) {

@@ -45,9 +45,6 @@ class PlanRun {
   bool is_followed() const { return frames_.has_value(); }
   // Null if no plan is followed.
   const PlanFollower* followed() const { return frames_ ? &frames_->follower() : nullptr; }
-  void AddTile() {
-    if (frames_) frames_->follower().AddTile();
-  }
 
   // --- What callers do ---
   // A lease is requested. Returns the number of this use among the tile's uses, or nullopt if the
