@@ -96,6 +96,30 @@ class StateDictTest(TorchTest):
         with self.assertRaisesRegex(spillway.NotFound, r"Checkpoints\(run, FOLDER\) keeps"):
             optimizer.load_state_dict(on_disk)
 
+    def test_a_run_that_begins_anew_keeps_the_commits_of_the_earlier_one(self):
+        store = self.store()
+        model = tiny_model()
+        optimizer = st.AdamW(model.parameters(), lr=1e-2, store=store, pinned="1MiB")
+        train(model, optimizer, 1)
+        earlier, weights = self.saved(optimizer), {name: value.clone() for name, value in model.state_dict().items()}
+        expected = train(model, optimizer, 2, first=1)
+        optimizer.run.close()
+
+        model = tiny_model()
+        optimizer = st.AdamW(model.parameters(), lr=1e-2, store=store, pinned="1MiB")
+        own = []
+        for step in range(4):
+            train(model, optimizer, 1, first=step)
+            own.append(self.saved(optimizer))
+        optimizer.load_state_dict(own[-1])  # which says nothing of the earlier run's
+        labels = [each["label"] for each in optimizer.run.engine.snapshots()]
+        self.assertEqual(labels, [each["spillway"]["label"] for each in (earlier, *own[-2:])])
+        optimizer.run.close()
+        model.load_state_dict(weights)
+        optimizer = st.AdamW(model.parameters(), lr=1e-2, store=store, pinned="1MiB")
+        optimizer.load_state_dict(earlier)
+        self.assertEqual(train(model, optimizer, 2, first=1), expected)
+
     def test_each_snapshot_that_is_dropped_is_named(self):
         model = tiny_model()
         run = st.open(self.store(), pinned="1MiB", report=False)

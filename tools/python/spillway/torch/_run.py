@@ -52,7 +52,9 @@ class Run:
         self._end_report = weakref.finalize(self, self.report.end)
         self._owners: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()  # by name prefix
         self._kept: dict[str, Any] = {}  # what keep_commit returned for the commit of _at
+        self._made: set[str] = set()  # labels of the snapshots that this run made
         self._loaded: dict[str, str] = {}  # label that this process loaded last, by optimizer's name
+        self._continues = False  # whether a snapshot that was there before this run has been loaded
         self._at: str | None = None  # label of the commit that the state equals; None: it has changed
         self._memory = uuid.uuid4().hex  # names a state that is in no commit
 
@@ -130,6 +132,7 @@ class Run:
             number = self.engine.commit_number
             label = f"{LABEL}{number}"
             self.engine.snapshot(label)
+            self._made.add(label)
             # Recorded before a step that waits for the commit calls has_changed().
             kept = {"store": os.path.abspath(self.store), "store_id": self.engine.store_id, "commit": number,
                     "label": label, "weights": {home.name: list(home.shape) for home in self._weights()},
@@ -228,6 +231,7 @@ class Run:
     def has_loaded(self, kept: dict[str, Any], name: str) -> None:
         """Records that the optimizer called `name` has loaded the state that keep_commit named."""
         self._loaded[name] = kept["label"]
+        self._continues |= kept["label"] not in self._made
 
     def is_loaded(self, label: str) -> bool:
         """Whether an optimizer's state came from this snapshot. Its checkpoint may be the only one on disk until a newer one
@@ -270,7 +274,9 @@ class Run:
         if self.checkpoints is not None:
             self.checkpoints.drop_gone()
             return
-        ours = [each["label"] for each in self.engine.snapshots() if each["label"].startswith(LABEL)]
+        # A run that begins anew, perhaps by mistake, keeps the snapshots that earlier checkpoints name.
+        ours = [each["label"] for each in self.engine.snapshots()
+                if each["label"] in self._made or (self._continues and each["label"].startswith(LABEL))]
         for label in ours[:-_KEPT]:
             if self.is_loaded(label):
                 continue

@@ -77,10 +77,10 @@ class StateDicts(torch.optim.Optimizer):
                                               "go back to a checkpoint, or make the optimizer anew")
 
     def state_dict(self) -> dict[str, Any]:
-        """Commits, and returns a dict that names the commit, of plain types and without state. The commit is kept until there
-        are two newer ones, and as long as it is the last one that this optimizer has loaded. A line on stderr says when it
-        is dropped. If the run has a Checkpoints, that decides. Without a store, or before the first step, nothing is
-        committed."""
+        """Commits, and returns a dict that names the commit, of plain types and without state. The commit is kept until this
+        process, or one that has loaded a commit of the store, has made two newer ones, and as long as it is the last one
+        that this optimizer has loaded. A line on stderr says when it is dropped. If the run has a Checkpoints, that decides.
+        Without a store, or before the first step, nothing is committed."""
         for hook in list(self._optimizer_state_dict_pre_hooks.values()):
             hook(self)
         self.finish_updates()
