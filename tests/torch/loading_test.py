@@ -503,7 +503,7 @@ class LoadingTest(StateTest):
             train(model, optimizer, 1)
             state = optimizer.state_dict()
             labels.append(state["spillway"]["label"])
-            torch.save([wrapped(state), f"py{labels[-1]}9"], folder / f"{name}.pt", **more)  # contains the text of a later label
+            torch.save([wrapped(state), "pytorch-99"], folder / f"{name}.pt", **more)  # which has the text of a label
             checkpoints.drop_gone()
         self.assertEqual(checkpoints.labels(), labels)
         with self.assertRaisesRegex(spillway.InvalidArgument, "keep is 0"):

@@ -15,6 +15,7 @@ import spillway
 from spillway.torch._run import LABEL, Run
 
 _ZIP_END_BYTES = 66 << 10  # that hold the end of a zip file's directory
+_LABELS = re.compile(re.escape(LABEL.encode()) + rb"[0-9]+(?:-[0-9a-f]{8})?")  # older versions had only the number
 _SUFFIXES = {".pt", ".pth", ".bin", ".ckpt"}
 
 
@@ -116,7 +117,7 @@ def _strings_in(path: pathlib.Path, store_id: bytes) -> set[str]:
     def search(pickled: Any) -> set[str]:
         if pickled.find(store_id) < 0:
             return set()
-        return {label.decode() for label in re.findall(re.escape(LABEL.encode()) + rb"[0-9]+", pickled)}
+        return {label.decode() for label in _LABELS.findall(pickled)}
 
     with open(path, "rb") as file:
         first = file.read(1)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import secrets
 import sys
 import tempfile
 import uuid
@@ -130,7 +131,8 @@ class Run:
         with self.leasing.none():
             self.engine.commit(user_state)
             number = self.engine.commit_number
-            label = f"{LABEL}{number}"
+            # Another copy of the store, or this one put back from a backup, has other commits of the same numbers.
+            label = f"{LABEL}{number}-{secrets.token_hex(4)}"
             self.engine.snapshot(label)
             self._made.add(label)
             # Recorded before a step that waits for the commit calls has_changed().
@@ -266,9 +268,11 @@ class Run:
         labels = [each["label"] for each in self.engine.snapshots()]
         if kept["label"] not in labels:
             raise spillway.NotFound(
-                f"the store in {self.store} has no snapshot {kept['label']} any more: there is "
-                f"{', '.join(label for label in labels if label.startswith(LABEL)) or 'none'}. Without a Checkpoints a run "
-                f"keeps the newest {_KEPT} and the one that was loaded; Checkpoints(run, FOLDER) keeps those that files name")
+                f"the store in {self.store} does not have the snapshot {kept['label']} of this checkpoint; it has "
+                f"{', '.join(label for label in labels if label.startswith(LABEL)) or 'none'}. It may have been dropped: "
+                f"without a Checkpoints a run keeps the newest {_KEPT} and the one that was loaded; Checkpoints(run, FOLDER) "
+                "keeps those that files name. Or the checkpoint was saved with another copy of the store, or before the store "
+                "was put back from a backup")
 
     def _drop_old(self) -> None:
         if self.checkpoints is not None:
