@@ -134,22 +134,6 @@ class StateDictTest(TorchTest):
         self.assertEqual(re.findall("dropped snapshot (.*):", said.getvalue()), labels[:2])
         self.assertEqual(said.getvalue().count("\n"), 2)
 
-    def test_checkpoints_keep_what_was_loaded_from_elsewhere(self):
-        run = st.open(self.store(), pinned="1MiB")
-        folder = self.folder / "checkpoints"
-        folder.mkdir()
-        checkpoints = st.Checkpoints(run, folder, keep=1)
-        model = tiny_model()
-        optimizer = st.AdamW(model.parameters(), lr=1e-2, store=run)
-        train(model, optimizer, 1)
-        loaded = self.saved(optimizer)
-        optimizer.load_state_dict(loaded)
-        for step in range(1, 4):
-            train(model, optimizer, 1, first=step)
-            last = optimizer.state_dict()
-        self.assertEqual(checkpoints.labels(), [loaded["spillway"]["label"], last["spillway"]["label"]])
-        run.close()
-
     def test_an_optimizer_begins_anew_unless_a_state_dict_is_loaded(self):
         for dtype in (torch.float32, torch.bfloat16):
             store = self.store()
@@ -237,28 +221,6 @@ class StateDictTest(TorchTest):
             for name, value in before[index].items():
                 self.assertTrue(torch.equal(value, after[index][name]))
 
-    def test_snapshots_live_as_long_as_a_file_names_them(self):
-        run = st.open(self.store(), pinned="1MiB")
-        folder = self.folder / "checkpoints"
-        (folder / "deep/er").mkdir(parents=True)
-        checkpoints = st.Checkpoints(run, folder)
-        (folder / "gone.pt").symlink_to("nowhere")
-        (folder / "odd.bin").write_bytes(bytes(range(256)))
-        model = tiny_model()
-        optimizer = st.AdamW(model.parameters(), lr=1e-2, store=run)
-        for step in range(8):
-            train(model, optimizer, 1, first=step)
-            whole = {"model": {"big": torch.zeros(1 << 19)}, "optimizer": optimizer.state_dict()}
-            torch.save(whole, folder / "latest.pt")
-            if step == 2:
-                torch.save(whole, folder / "deep/er/best.ckpt")
-        checkpoints.drop_gone()
-        self.assertLessEqual(len(checkpoints.labels()), 4)
-        optimizer.load_state_dict(torch.load(folder / "deep/er/best.ckpt", weights_only=True)["optimizer"])
-        (folder / "deep/er/best.ckpt").unlink()
-        optimizer.load_state_dict(torch.load(folder / "latest.pt", weights_only=True)["optimizer"])
-        run.close()
-
     def test_another_store_is_told(self):
         params = make_params()
         optimizer = st.AdamW(params, store=self.store(), pinned="1MiB")
@@ -293,25 +255,6 @@ class StateDictTest(TorchTest):
             with self.assertRaisesRegex(spillway.NotFound, "another copy of the store, or before the store was put back"):
                 go_on(store, saved)
             go_on(store, first)
-
-    def test_labels_of_older_versions_are_read(self):
-        store = self.store()
-        run = st.open(store, pinned="1MiB")
-        model = tiny_model()
-        optimizer = st.AdamW(model.parameters(), lr=1e-2, store=run)
-        checkpoints = st.Checkpoints(run, self.folder, keep=1)
-        train(model, optimizer, 1)
-        saved = self.saved(optimizer)
-        run.engine.snapshot("torch-1")
-        run.engine.drop(saved["spillway"]["label"])
-        saved["spillway"]["label"] = "torch-1"
-        torch.save(saved, self.folder / "a.pt")
-        for step in range(1, 4):
-            train(model, optimizer, 1, first=step)
-            last = optimizer.state_dict()["spillway"]["label"]
-        self.assertEqual(checkpoints.labels(), ["torch-1", last])
-        optimizer.load_state_dict(torch.load(self.folder / "a.pt", weights_only=True))
-        run.close()
 
     def test_torchs_dict_goes_in_and_comes_out_bit_for_bit(self):
         theirs_params, ours_params = make_params(), make_params()
