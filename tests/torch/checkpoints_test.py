@@ -6,6 +6,10 @@ import contextlib
 import errno
 import io
 import os
+import pathlib
+import pickle
+import shutil
+import tempfile
 import unittest
 from unittest import mock
 
@@ -121,15 +125,98 @@ class CheckpointsTest(StateTest):
             self.assertIn(f"dropped none of the snapshots {labels[0]}: {self.out}", said.getvalue())
             checkpoints.drop_gone()
             self.assertEqual(checkpoints.labels(), labels)
-            with mock.patch("pathlib.Path.stat", side_effect=failed):
+            with mock.patch("os.stat", side_effect=failed):
                 checkpoints.drop_gone()
             self.assertEqual(checkpoints.labels(), labels)
-            with mock.patch("pathlib.Path.rglob", side_effect=lambda *_: iter([])):
+            with mock.patch("os.walk", return_value=[]):
                 checkpoints.drop_gone()
             self.assertEqual(checkpoints.labels(), labels)
             (self.out / "a.pt").unlink()
             checkpoints.drop_gone()
         self.assertEqual(checkpoints.labels(), labels[1:])
+
+    def test_a_folder_that_is_not_there_has_not_lost_its_checkpoints(self):
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.folder)
+        checkpoints = st.Checkpoints(self.optimizer.run, "out", keep=1)
+        labels = [self.save("a.pt")]
+        checkpoints.drop_gone()
+        os.chdir("/")
+        labels.append(self.step()[1])
+        self.assertEqual(checkpoints.labels(), labels, "the folder is the same in another working directory")
+        self.out.rename(self.folder / "elsewhere")
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            labels.append(self.step()[1])
+        self.assertEqual(checkpoints.labels(), labels)
+        self.assertIn(f"dropped none of the snapshots {labels[1]}: {self.out} (No such file", said.getvalue())
+        (self.folder / "elsewhere").rename(self.out)
+        checkpoints.drop_gone()
+        self.assertEqual(checkpoints.labels(), [labels[0], labels[2]])
+        (self.out / "a.pt").unlink()
+        checkpoints.drop_gone()
+        self.assertEqual(checkpoints.labels(), labels[2:])
+
+    def test_a_folder_on_another_device_has_not_lost_its_checkpoints(self):
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
+            if os.stat(other).st_dev == os.stat(self.out).st_dev:
+                self.skipTest(f"{other} and {self.out} are on one device")
+            mount = self.folder / "mount"
+            mount.symlink_to(self.out)
+            checkpoints = st.Checkpoints(self.optimizer.run, mount, keep=1)
+            (self.out / "deep").mkdir()
+            labels = [self.save("a.pt"), self.save("deep/b.pt")]
+            checkpoints.drop_gone()
+            mount.unlink()
+            mount.symlink_to(other)
+            said = io.StringIO()
+            with contextlib.redirect_stderr(said):
+                labels += [self.step()[1], self.step()[1]]
+            self.assertEqual(checkpoints.labels(), labels)
+            self.assertIn(f"{mount} is on another device than before", said.getvalue())
+            mount.unlink()
+            mount.symlink_to(self.out)
+            shutil.rmtree(self.out / "deep")
+            checkpoints.drop_gone()
+            self.assertEqual(checkpoints.labels(), [labels[0], labels[3]])
+
+    def test_a_snapshot_of_an_earlier_run_stays_if_its_checkpoint_was_not_seen(self):
+        self.save("a.pt")
+        self.optimizer.run.close()
+        self.begin(self.optimizer.run.store)
+        (self.folder / "wrong").mkdir()
+        checkpoints = st.Checkpoints(self.optimizer.run, self.folder / "wrong", keep=1)
+        earlier = checkpoints.labels()
+        for _ in range(3):
+            _, last = self.step()
+        self.assertEqual(checkpoints.labels(), [*earlier, last])
+
+    def test_a_checkpoint_may_have_any_name(self):
+        checkpoints = st.Checkpoints(self.optimizer.run, self.out, keep=1)
+        labels = [self.save(name) for name in ("a.pth.tar", "b", "c.safetensors")]
+        saved, label = self.step()
+        (self.out / "d.pkl").write_bytes(pickle.dumps(saved))
+        labels.append(label)
+        checkpoints.drop_gone()
+        self.assertEqual(checkpoints.labels(), labels)
+        (self.out / "a.pth.tar").unlink()
+        checkpoints.drop_gone()
+        self.assertEqual(checkpoints.labels(), labels[1:])
+
+    def test_the_files_of_a_store_are_not_opened(self):
+        opened = []
+        real = open
+
+        def recording(path, *more):
+            opened.append(pathlib.Path(path).name)
+            return real(path, *more)
+
+        checkpoints = st.Checkpoints(self.optimizer.run, self.folder, keep=1)
+        with mock.patch("builtins.open", recording):
+            labels = [self.save("a.pt"), self.step()[1]]
+        self.assertEqual(checkpoints.labels(), labels)
+        self.assertIn("a.pt", opened)
+        self.assertFalse([name for name in opened if "sqlite" in name or "segment" in name], "SQLite would lose its locks")
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ class Run:
         self._end_report = weakref.finalize(self, self.report.end)
         self._owners: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()  # by name prefix
         self._kept: dict[str, Any] = {}  # what keep_commit returned for the commit of _at
-        self._made: set[str] = set()  # labels of the snapshots that this run made
+        self.made: set[str] = set()  # labels of the snapshots that this run made
         self._loaded: dict[str, str] = {}  # label that this process loaded last, by optimizer's name
         self._continues = False  # whether a snapshot that was there before this run has been loaded
         self._at: str | None = None  # label of the commit that the state equals; None: it has changed
@@ -134,7 +134,7 @@ class Run:
             # Another copy of the store, or this one put back from a backup, has other commits of the same numbers.
             label = f"{LABEL}{number}-{secrets.token_hex(4)}"
             self.engine.snapshot(label)
-            self._made.add(label)
+            self.made.add(label)
             # Recorded before a step that waits for the commit calls has_changed().
             kept = {"store": os.path.abspath(self.store), "store_id": self.engine.store_id, "commit": number,
                     "label": label, "weights": {home.name: list(home.shape) for home in self._weights()},
@@ -233,7 +233,7 @@ class Run:
     def has_loaded(self, kept: dict[str, Any], name: str) -> None:
         """Records that the optimizer called `name` has loaded the state that keep_commit named."""
         self._loaded[name] = kept["label"]
-        self._continues |= kept["label"] not in self._made
+        self._continues |= kept["label"] not in self.made
 
     def is_loaded(self, label: str) -> bool:
         """Whether an optimizer's state came from this snapshot. Its checkpoint may be the only one on disk until a newer one
@@ -280,7 +280,7 @@ class Run:
             return
         # A run that begins anew, perhaps by mistake, keeps the snapshots that earlier checkpoints name.
         ours = [each["label"] for each in self.engine.snapshots()
-                if each["label"] in self._made or (self._continues and each["label"].startswith(LABEL))]
+                if each["label"] in self.made or (self._continues and each["label"].startswith(LABEL))]
         for label in ours[:-_KEPT]:
             if self.is_loaded(label):
                 continue
