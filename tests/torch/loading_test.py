@@ -2,7 +2,10 @@
 """Tests what load_state_dict changes and what it does not."""
 
 import copy
+import errno
 import gc
+import io
+import os
 import threading
 import unittest
 from unittest import mock
@@ -106,6 +109,39 @@ class LoadingTest(StateTest):
                 optimizer.state_dict()
         first.load_state_dict(saved)
         first.state_dict()
+
+    def loads_beside_another(self, file_class):
+        """Loads a state dict while the file that holds the other optimizer's state is of this class. Returns that optimizer
+        and the state that it had."""
+        run, models, (first, second) = self.two(False)
+        train(models[0], first, 1)
+        train(models[1], second, 1)
+        saved = first.state_dict()
+        train(models[1], second, 1)
+        expected = state_of(second)
+        file = io.BufferedRandom(file_class(self.folder / "saved", "w+"), 1 << 20)
+        with mock.patch("tempfile.TemporaryFile", return_value=file):
+            with self.assertRaises(OSError):
+                first.load_state_dict(saved)
+        return second, expected
+
+    def test_a_full_disk_is_found_before_anything_is_lost(self):
+        class Full(io.FileIO):
+            def write(self, _):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        second, expected = self.loads_beside_another(Full)
+        self.assert_same_state(expected, state_of(second))
+        second.state_dict()
+
+    def test_saved_state_that_has_become_shorter_is_not_taken(self):
+        class Short(io.FileIO):
+            def readinto(self, _):
+                return 0
+
+        second, _ = self.loads_beside_another(Short)
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "was not loaded whole"):
+            second.state_dict()
 
     # A tile has 1 MiB of fp32 state with the larger budget, and 128 KiB with the smaller.
     BUDGETS = ("16MiB", "2MiB")

@@ -210,12 +210,15 @@ class Run:
             there = ids()
             for number, offset, size in pieces:
                 file.write(self.engine.read(there[number], offset, piece[:size]))
+            file.flush()  # raises OSError if the disk is full, before anything has changed
 
             def write_back() -> None:
                 file.seek(0)
                 there = ids()
                 for number, offset, size in pieces:
-                    file.readinto(piece[:size])
+                    if (read := file.readinto(piece[:size])) != size:
+                        raise spillway.DataLoss(f"{read} bytes instead of {size} came back of the state that was saved in "
+                                                f"{self.store} during a load")
                     self.engine.write(there[number], piece[:size], offset)
 
             yield write_back
