@@ -4,6 +4,7 @@
 import contextlib
 import gc
 import io
+import json
 import os
 import pathlib
 import re
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import sys
 import unittest
+from unittest import mock
 
 import spillway
 import spillway.torch as st
@@ -120,6 +122,41 @@ class StateDictTest(TorchTest):
         optimizer = st.AdamW(model.parameters(), lr=1e-2, store=store, pinned="1MiB")
         optimizer.load_state_dict(earlier)
         self.assertEqual(train(model, optimizer, 2, first=1), expected)
+
+    def test_the_last_commit_gives_its_state_dict_without_a_file(self):
+        store = self.store()
+
+        def make():
+            run = st.open(store, pinned="1MiB", report=False)
+            models = [tiny_model(torch.bfloat16), tiny_model(torch.bfloat16)]
+            return run, models, [st.AdamW(st.offload(model, run, prefix=f"{number}.").parameters(), lr=torch.tensor(0.5), store=run)
+                                 for number, model in enumerate(models)]
+
+        run, models, optimizers = make()
+        with self.assertRaisesRegex(spillway.NotFound, "no state dict of an optimizer 'optimizer': it has none"):
+            st.last_state_dict(run)
+        for model, optimizer in zip(models, optimizers):
+            train(model, optimizer, 2)
+        saved = [optimizer.state_dict() for optimizer in optimizers]
+        run.close()
+        run, models, optimizers = make()
+        last = [st.last_state_dict(run, name) for name in ("optimizer", "optimizer.1")]
+        self.assertEqual(last, [json.loads(json.dumps(each, default=float)) for each in saved])
+        for optimizer, state_dict in zip(optimizers, last):
+            optimizer.load_state_dict(state_dict)
+        expected = train(models[1], optimizers[1], 1, first=2)
+        with mock.patch.object(run.engine, "snapshot", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
+            optimizers[1].state_dict()
+        expected += train(models[1], optimizers[1], 1, first=3)
+        run.close()
+        run, models, optimizers = make()
+        optimizers[1].load_state_dict(st.last_state_dict(run, "optimizer.1"))
+        self.assertEqual(train(models[1], optimizers[1], 1, first=3), expected[1:])
+        optimizers[0].param_groups[0]["what"] = object()
+        optimizers[1].state_dict()
+        with self.assertRaisesRegex(spillway.NotFound, "it has none"):
+            st.last_state_dict(run)
+        run.close()
 
     def test_each_snapshot_that_is_dropped_is_named(self):
         model = tiny_model()

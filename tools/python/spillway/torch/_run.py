@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import os
 import secrets
 import sys
@@ -118,10 +119,11 @@ class Run:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def keep_commit(self, user_state: bytes) -> dict[str, Any]:
-        """Commits, keeps the commit as a snapshot, and returns a dict that names it. The snapshot takes space only as later
-        commits differ. Without a store, and before the first step, nothing is committed: loaders request a state dict
-        before the first step, and its snapshot must not displace that of a checkpoint."""
+    def keep_commit(self) -> dict[str, Any]:
+        """Commits, keeps the commit as a snapshot, and returns a dict that names it. The commit's user state has this dict and
+        what state_dict() says of each optimizer. The snapshot takes space only as later commits differ. Without a store, and
+        before the first step, nothing is committed: loaders request a state dict before the first step, and its snapshot
+        must not displace that of a checkpoint."""
         if self.store is None or not self.has_stepped:
             return {"store": None, "store_id": "", "commit": 0, "label": self._memory, "new": not self.has_stepped}
         if self._at is not None:
@@ -129,16 +131,16 @@ class Run:
         for owner in self._optimizers():
             owner.finish_updates()
         with self.leasing.none():
-            self.engine.commit(user_state)
-            number = self.engine.commit_number
+            number = self.engine.commit_number + 1
             # Another copy of the store, or this one put back from a backup, has other commits of the same numbers.
             label = f"{LABEL}{number}-{secrets.token_hex(4)}"
-            self.engine.snapshot(label)
-            self.made.add(label)
-            # Recorded before a step that waits for the commit calls has_changed().
             kept = {"store": os.path.abspath(self.store), "store_id": self.engine.store_id, "commit": number,
                     "label": label, "weights": {home.name: list(home.shape) for home in self._weights()},
                     "tile_rows": {name: rows for owner in self._optimizers() for name, rows in owner.tile_rows().items()}}
+            self.engine.commit(_user_state(kept, [owner.described() for owner in self._optimizers() if not owner.half_done]))
+            self.engine.snapshot(label)
+            self.made.add(label)
+            # Recorded before a step that waits for the commit calls has_changed().
             self._at, self._kept = label, kept
         self._drop_old()
         return kept
@@ -290,6 +292,13 @@ class Run:
             self.drop(label)
             print(f"spillway: dropped snapshot {label}: there are {_KEPT} newer ones (spillway.torch.Checkpoints(run, FOLDER) "
                   "keeps those that files name)", file=sys.stderr)
+
+
+def _user_state(kept: dict[str, Any], described: list[dict[str, Any]]) -> bytes:
+    try:
+        return json.dumps({"kept": kept, "optimizers": described}, default=lambda value: value.item()).encode()
+    except Exception:  # a group has an object: the commit has no user state, from which last_state_dict() would make a dict
+        return b""
 
 
 def open_run(store: str | os.PathLike[str] | None = None, *, pinned: int | str | None = None,
