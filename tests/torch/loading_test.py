@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests what load_state_dict changes and what it does not."""
 
-import contextlib
 import copy
 import errno
 import gc
@@ -110,6 +109,39 @@ class LoadingTest(StateTest):
                 optimizer.state_dict()
         first.load_state_dict(saved)
         first.state_dict()
+
+    def loads_beside_another(self, file_class):
+        """Loads a state dict while the file that holds the other optimizer's state is of this class. Returns that optimizer
+        and the state that it had."""
+        run, models, (first, second) = self.two(False)
+        train(models[0], first, 1)
+        train(models[1], second, 1)
+        saved = first.state_dict()
+        train(models[1], second, 1)
+        expected = state_of(second)
+        file = io.BufferedRandom(file_class(self.folder / "saved", "w+"), 1 << 20)
+        with mock.patch("tempfile.TemporaryFile", return_value=file):
+            with self.assertRaises(OSError):
+                first.load_state_dict(saved)
+        return second, expected
+
+    def test_a_full_disk_is_found_before_anything_is_lost(self):
+        class Full(io.FileIO):
+            def write(self, _):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        second, expected = self.loads_beside_another(Full)
+        self.assert_same_state(expected, state_of(second))
+        second.state_dict()
+
+    def test_saved_state_that_has_become_shorter_is_not_taken(self):
+        class Short(io.FileIO):
+            def readinto(self, _):
+                return 0
+
+        second, _ = self.loads_beside_another(Short)
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "was not loaded whole"):
+            second.state_dict()
 
     # A tile has 1 MiB of fp32 state with the larger budget, and 128 KiB with the smaller.
     BUDGETS = ("16MiB", "2MiB")
@@ -466,91 +498,6 @@ class LoadingTest(StateTest):
         optimizer.load_state_dict(saved)
         saved["param_groups"][0]["lr"].fill_(9.0)
         self.assertAlmostEqual(float(optimizer.param_groups[0]["lr"]), 0.1, places=6)
-
-    def test_a_dropped_commit_is_not_named_again(self):
-        folder = self.folder / "checkpoints"
-        folder.mkdir()
-        store = self.store()
-        run = st.open(store, pinned="4MiB")
-        model = tiny_model()
-        optimizer = st.AdamW(model.parameters(), store=run)
-        train(model, optimizer, 1)
-        checkpoints = st.Checkpoints(run, folder, keep=1)
-        torch.save(optimizer.state_dict(), folder / "a.pt")
-        checkpoints.drop_gone()
-        (folder / "a.pt").unlink()
-        checkpoints.drop_gone()
-        self.assertEqual(checkpoints.labels(), [])
-        saved, expected = optimizer.state_dict(), state_of(optimizer)
-        run.close()
-        optimizer = st.AdamW(model.parameters(), store=store)
-        optimizer.load_state_dict(saved)
-        self.assert_same_state(expected, state_of(optimizer))
-
-    def test_a_checkpoint_keeps_its_commit_whatever_else_is_in_the_file(self):
-        import argparse
-        folder = self.folder / "checkpoints"
-        folder.mkdir()
-        run = st.open(self.store(), pinned="4MiB")
-        model = tiny_model()
-        optimizer = st.AdamW(model.parameters(), store=run)
-        checkpoints = st.Checkpoints(run, folder, keep=1)
-        labels = []
-        for name, wrapped, more in (("plain", lambda state: state, {}),
-                                    ("other", lambda state: {"args": argparse.Namespace(lr=1), "optimizer": state}, {}),
-                                    ("deep", lambda state: [[[[[[[state]]]]]]], {}),
-                                    ("legacy", lambda state: {"optimizer": state}, {"_use_new_zipfile_serialization": False})):
-            train(model, optimizer, 1)
-            state = optimizer.state_dict()
-            labels.append(state["spillway"]["label"])
-            torch.save([wrapped(state), f"py{labels[-1]}9"], folder / f"{name}.pt", **more)  # contains the text of a later label
-            checkpoints.drop_gone()
-        self.assertEqual(checkpoints.labels(), labels)
-        with self.assertRaisesRegex(spillway.InvalidArgument, "keep is 0"):
-            st.Checkpoints(run, folder, keep=0)
-
-
-    def test_a_checkpoint_that_cannot_be_read_for_a_while_keeps_its_commit(self):
-        folder = self.folder / "checkpoints"
-        folder.mkdir()
-        run = st.open(self.store(), pinned="4MiB", report=False)
-        model = tiny_model()
-        optimizer = st.AdamW(model.parameters(), store=run)
-
-        def save(file):
-            train(model, optimizer, 1)
-            saved = optimizer.state_dict()
-            torch.save(saved, folder / file)
-            return saved["spillway"]["label"]
-
-        failed = OSError(errno.EIO, os.strerror(errno.EIO))
-        strings_in = "spillway.torch._checkpoints._strings_in"
-        checkpoints = st.Checkpoints(run, folder, keep=1)
-        labels = [save("a.pt")]
-        checkpoints.drop_gone()
-        said = io.StringIO()
-        with contextlib.redirect_stderr(said):
-            (folder / "a.pt").touch()  # it is read again
-            with mock.patch(strings_in, side_effect=failed):
-                labels.append(save("b.pt"))
-                train(model, optimizer, 1)
-                checkpoints.drop_gone()
-                checkpoints = st.Checkpoints(run, folder, keep=1)  # as in a new process, which has seen none of them
-                checkpoints.drop_gone()
-            self.assertEqual(checkpoints.labels(), labels)
-            self.assertIn(f"dropped none of the snapshots {labels[0]}: {folder}", said.getvalue())
-            checkpoints.drop_gone()
-            self.assertEqual(checkpoints.labels(), labels)
-            with mock.patch("pathlib.Path.stat", side_effect=failed):
-                checkpoints.drop_gone()
-            self.assertEqual(checkpoints.labels(), labels)
-            with mock.patch("pathlib.Path.rglob", side_effect=lambda *_: iter([])):
-                checkpoints.drop_gone()
-            self.assertEqual(checkpoints.labels(), labels)
-            (folder / "a.pt").unlink()
-            checkpoints.drop_gone()
-        self.assertEqual(checkpoints.labels(), labels[1:])
-        run.close()
 
 
 def train_one(model, optimizer):

@@ -29,6 +29,7 @@ from spillway.torch._rules import LAMB, LARS, SGD, Adafactor, Adam, AdamW, Lion,
 from spillway.torch._run import Run
 from spillway.torch._run import open_run as open
 from spillway.torch._saved import saved_tensors
+from spillway.torch._state_dicts import last_state_dict
 
 __all__ = ["LAMB", "LARS", "SGD", "Adafactor", "Adam", "AdamW", "Checkpoints", "Lion", "RMSprop", "Run", "from_deepspeed",
-           "offload", "open", "parameters", "save_pretrained", "saved_tensors"]
+           "last_state_dict", "offload", "open", "parameters", "save_pretrained", "saved_tensors"]

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import pathlib
 import re
+import stat
 import sys
 import zipfile
 from typing import Any
@@ -15,26 +17,29 @@ import spillway
 from spillway.torch._run import LABEL, Run
 
 _ZIP_END_BYTES = 66 << 10  # that hold the end of a zip file's directory
-_SUFFIXES = {".pt", ".pth", ".bin", ".ckpt"}
+_LABELS = re.compile(re.escape(LABEL.encode()) + rb"[0-9]+(?:-[0-9a-f]{8})?")  # older versions had only the number
+_PICKLES = {bytes([0x80, protocol]) for protocol in range(2, 6)}  # the first bytes of a pickle
+# Files that are never opened: to close one would release SQLite's locks on it, or its bytes may look like a pickle's.
+_NOT_OPENED = re.compile(r".*\.(sqlite3?|db)(-wal|-shm|-journal)?$|spillway-segment-")
 
 
 class Checkpoints:
-    """Drops the snapshot of a checkpoint that was seen under `folder` and is gone.
+    """Drops the snapshot of a checkpoint that was seen under `folder` and was deleted.
 
     Without a Checkpoints, a run keeps its two newest snapshots and the one that was loaded, whatever checkpoints there are.
-    With one, a snapshot is kept as long as a checkpoint under the folder names it. A checkpoint is a file *.pt, *.pth, *.bin
-    or *.ckpt that torch.save or another pickler wrote and that has a state dict of spillway.torch. Of the snapshots that no
-    checkpoint was seen to name, the newest `keep` are kept as well, and the one that was loaded: their checkpoint is just
-    being saved, or was saved elsewhere.
+    With one, a snapshot is kept as long as a checkpoint under the folder names it. A checkpoint is a file of any name that
+    torch.save or another pickler wrote and that has a state dict of spillway.torch. Of the snapshots that this run made and
+    that no checkpoint was seen to name, the newest `keep` are kept as well, and the one that was loaded: their checkpoint is
+    just being saved, or was saved elsewhere. A snapshot of an earlier run that no checkpoint was seen to name stays.
     """
 
     def __init__(self, run: Run, folder: str | os.PathLike[str], keep: int = 2):
         if keep < 1:
             raise spillway.InvalidArgument(f"keep is {keep}: a checkpoint that is just being saved needs its snapshot, so 1 at "
                                            "least")
-        self._run, self._folder, self._keep = run, pathlib.Path(folder), keep
+        self._run, self._folder, self._keep = run, pathlib.Path(folder).absolute(), keep
         self._labels: dict[pathlib.Path, set[str]] = {}  # that each existing file names
-        self._read: dict[pathlib.Path, tuple[int, int]] = {}  # size and time of each file as it was read
+        self._read: dict[pathlib.Path, tuple[int, int, int]] = {}  # its folder's device, its size and time as it was read
         self._last: dict[str, pathlib.Path] = {}  # the file in which each label was seen last
         run.checkpoints = self
         self._look()
@@ -45,13 +50,14 @@ class Checkpoints:
 
     def drop_gone(self) -> None:
         """Drops the snapshots that are no longer kept. state_dict() calls it after each commit. While a checkpoint cannot be
-        read, which a line on stderr says, none is dropped."""
+        read, or the folder is not there or is on another device than before, as when its disk is not mounted, none is
+        dropped, which a line on stderr says."""
         unreadable = self._look()
         labels = self.labels()
         living = set().union(*self._labels.values())
-        unseen = [label for label in labels if label not in self._last]
-        gone = [label for label in labels if label not in living and label not in unseen[-self._keep:]
-                and not (label in unseen and self._run.is_loaded(label))]
+        unseen = [label for label in labels if label in self._run.made and label not in self._last]
+        gone = [label for label in labels if label not in living and (
+            label in self._last or label in unseen[:-self._keep] and not self._run.is_loaded(label))]
         if gone and unreadable:
             print(f"spillway: dropped none of the snapshots {', '.join(gone)}: {unreadable[0]} may name them, and could not "
                   "be read", file=sys.stderr)
@@ -65,37 +71,50 @@ class Checkpoints:
     def _look(self) -> list[str]:
         """Reads the checkpoints that are new or have changed. Returns the paths that could not be read, with the reasons."""
         there, unreadable = set(), []
-        paths = self._folder.rglob("*")
-        while True:
+
+        def failed(error: OSError, path: pathlib.Path | None = None) -> None:
+            unreadable.append(f"{path or error.filename or self._folder} ({error.strerror or error})")
+
+        for folder, folders, names in os.walk(self._folder, onerror=failed):
+            if "lost+found" in folders:
+                folders.remove("lost+found")  # only root can read it
+            for path in (pathlib.Path(folder, name) for name in names if not _NOT_OPENED.match(name)):
+                try:
+                    now = os.stat(path)
+                    if not stat.S_ISREG(now.st_mode):
+                        continue
+                    there.add(path)
+                    key = (os.stat(folder).st_dev, now.st_size, now.st_mtime_ns)
+                    if self._read.get(path) != key:
+                        self._labels[path] = self._labels_in(path)
+                        self._read[path] = key
+                        self._last.update(dict.fromkeys(self._labels[path], path))
+                except FileNotFoundError:
+                    continue  # it was deleted meanwhile
+                except OSError as error:  # what it named before stays until it can be read, or is seen to be gone
+                    failed(error, path)
+        for path in set(self._read) - there:
             try:
-                path = next(paths, None)
-            except OSError as error:  # of a folder, perhaps one that was deleted meanwhile: the rest was not seen
-                unreadable.append(f"{error.filename or self._folder} ({error.strerror or error})")
-                continue  # ends the loop, since the iterator has ended
-            if path is None:
-                break
-            try:
-                if path.suffix not in _SUFFIXES or not path.is_file():
-                    continue
-                stat = path.stat()
-                there.add(path)
-                key = (stat.st_size, stat.st_mtime_ns)
-                if self._read.get(path) != key:
-                    self._labels[path] = self._labels_in(path)
-                    self._read[path] = key
-                    self._last.update(dict.fromkeys(self._labels[path], path))
-            except FileNotFoundError:
-                continue  # it was deleted meanwhile
-            except OSError as error:  # what it named before stays until it can be read, or is seen to be gone
-                unreadable.append(f"{path} ({error.strerror or error})")
-        for path in set(self._labels) - there:
-            try:
-                path.stat()
-            except (FileNotFoundError, NotADirectoryError):
-                del self._labels[path], self._read[path]
+                if self._is_deleted(path):
+                    del self._labels[path], self._read[path]
             except OSError as error:
-                unreadable.append(f"{path} ({error.strerror or error})")
+                failed(error, path)
         return unreadable
+
+    def _is_deleted(self, path: pathlib.Path) -> bool:
+        """Whether a file that was read is not there any more. Raises OSError if that cannot be known: `folder` is missing, or
+        what is left of the file's folders is on another device, as when its disk is not mounted."""
+        for place in (path, *path.parents):
+            try:
+                now = os.stat(place, follow_symlinks=place != path)
+            except (FileNotFoundError, NotADirectoryError):
+                if place == self._folder:
+                    raise
+                continue
+            if place != path and now.st_dev != self._read[path][0]:
+                raise OSError(errno.ENODEV, f"{place} is on another device than before")
+            return place != path
+        return False
 
     def _labels_in(self, path: pathlib.Path) -> set[str]:
         """Returns the labels of the run's snapshots that the file names. Raises OSError if the file cannot be read."""
@@ -116,16 +135,16 @@ def _strings_in(path: pathlib.Path, store_id: bytes) -> set[str]:
     def search(pickled: Any) -> set[str]:
         if pickled.find(store_id) < 0:
             return set()
-        return {label.decode() for label in re.findall(re.escape(LABEL.encode()) + rb"[0-9]+", pickled)}
+        return {label.decode() for label in _LABELS.findall(pickled)}
 
     with open(path, "rb") as file:
-        first = file.read(1)
-        if first == b"P":
+        first = file.read(2)
+        if first == b"PK":
             file.seek(max(0, os.fstat(file.fileno()).st_size - _ZIP_END_BYTES))
             file.read()  # raises OSError if it cannot be read, for which zipfile says that the file is no zip
             with zipfile.ZipFile(file) as zipped:
                 return set().union(*(search(zipped.read(name)) for name in zipped.namelist() if name.endswith(".pkl")))
-        if first != b"\x80":  # not a pickle
+        if first not in _PICKLES:
             return set()
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as pickled:
             return search(pickled)

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import os
+import secrets
 import sys
 import tempfile
 import uuid
@@ -52,7 +54,9 @@ class Run:
         self._end_report = weakref.finalize(self, self.report.end)
         self._owners: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()  # by name prefix
         self._kept: dict[str, Any] = {}  # what keep_commit returned for the commit of _at
+        self.made: set[str] = set()  # labels of the snapshots that this run made
         self._loaded: dict[str, str] = {}  # label that this process loaded last, by optimizer's name
+        self._continues = False  # whether a snapshot that was there before this run has been loaded
         self._at: str | None = None  # label of the commit that the state equals; None: it has changed
         self._memory = uuid.uuid4().hex  # names a state that is in no commit
 
@@ -115,10 +119,11 @@ class Run:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def keep_commit(self, user_state: bytes) -> dict[str, Any]:
-        """Commits, keeps the commit as a snapshot, and returns a dict that names it. The snapshot takes space only as later
-        commits differ. Without a store, and before the first step, nothing is committed: loaders request a state dict
-        before the first step, and its snapshot must not displace that of a checkpoint."""
+    def keep_commit(self) -> dict[str, Any]:
+        """Commits, keeps the commit as a snapshot, and returns a dict that names it. The commit's user state has this dict and
+        what state_dict() says of each optimizer. The snapshot takes space only as later commits differ. Without a store, and
+        before the first step, nothing is committed: loaders request a state dict before the first step, and its snapshot
+        must not displace that of a checkpoint."""
         if self.store is None or not self.has_stepped:
             return {"store": None, "store_id": "", "commit": 0, "label": self._memory, "new": not self.has_stepped}
         if self._at is not None:
@@ -126,14 +131,16 @@ class Run:
         for owner in self._optimizers():
             owner.finish_updates()
         with self.leasing.none():
-            self.engine.commit(user_state)
-            number = self.engine.commit_number
-            label = f"{LABEL}{number}"
-            self.engine.snapshot(label)
-            # Recorded before a step that waits for the commit calls has_changed().
+            number = self.engine.commit_number + 1
+            # Another copy of the store, or this one put back from a backup, has other commits of the same numbers.
+            label = f"{LABEL}{number}-{secrets.token_hex(4)}"
             kept = {"store": os.path.abspath(self.store), "store_id": self.engine.store_id, "commit": number,
                     "label": label, "weights": {home.name: list(home.shape) for home in self._weights()},
                     "tile_rows": {name: rows for owner in self._optimizers() for name, rows in owner.tile_rows().items()}}
+            self.engine.commit(_user_state(kept, [owner.described() for owner in self._optimizers() if not owner.half_done]))
+            self.engine.snapshot(label)
+            self.made.add(label)
+            # Recorded before a step that waits for the commit calls has_changed().
             self._at, self._kept = label, kept
         self._drop_old()
         return kept
@@ -205,12 +212,15 @@ class Run:
             there = ids()
             for number, offset, size in pieces:
                 file.write(self.engine.read(there[number], offset, piece[:size]))
+            file.flush()  # raises OSError if the disk is full, before anything has changed
 
             def write_back() -> None:
                 file.seek(0)
                 there = ids()
                 for number, offset, size in pieces:
-                    file.readinto(piece[:size])
+                    if (read := file.readinto(piece[:size])) != size:
+                        raise spillway.DataLoss(f"{read} bytes instead of {size} came back of the state that was saved in "
+                                                f"{self.store} during a load")
                     self.engine.write(there[number], piece[:size], offset)
 
             yield write_back
@@ -228,6 +238,7 @@ class Run:
     def has_loaded(self, kept: dict[str, Any], name: str) -> None:
         """Records that the optimizer called `name` has loaded the state that keep_commit named."""
         self._loaded[name] = kept["label"]
+        self._continues |= kept["label"] not in self.made
 
     def is_loaded(self, label: str) -> bool:
         """Whether an optimizer's state came from this snapshot. Its checkpoint may be the only one on disk until a newer one
@@ -262,21 +273,32 @@ class Run:
         labels = [each["label"] for each in self.engine.snapshots()]
         if kept["label"] not in labels:
             raise spillway.NotFound(
-                f"the store in {self.store} has no snapshot {kept['label']} any more: there is "
-                f"{', '.join(label for label in labels if label.startswith(LABEL)) or 'none'}. Without a Checkpoints a run "
-                f"keeps the newest {_KEPT} and the one that was loaded; Checkpoints(run, FOLDER) keeps those that files name")
+                f"the store in {self.store} does not have the snapshot {kept['label']} of this checkpoint; it has "
+                f"{', '.join(label for label in labels if label.startswith(LABEL)) or 'none'}. It may have been dropped: "
+                f"without a Checkpoints a run keeps the newest {_KEPT} and the one that was loaded; Checkpoints(run, FOLDER) "
+                "keeps those that files name. Or the checkpoint was saved with another copy of the store, or before the store "
+                "was put back from a backup")
 
     def _drop_old(self) -> None:
         if self.checkpoints is not None:
             self.checkpoints.drop_gone()
             return
-        ours = [each["label"] for each in self.engine.snapshots() if each["label"].startswith(LABEL)]
+        # A run that begins anew, perhaps by mistake, keeps the snapshots that earlier checkpoints name.
+        ours = [each["label"] for each in self.engine.snapshots()
+                if each["label"] in self.made or (self._continues and each["label"].startswith(LABEL))]
         for label in ours[:-_KEPT]:
             if self.is_loaded(label):
                 continue
             self.drop(label)
             print(f"spillway: dropped snapshot {label}: there are {_KEPT} newer ones (spillway.torch.Checkpoints(run, FOLDER) "
                   "keeps those that files name)", file=sys.stderr)
+
+
+def _user_state(kept: dict[str, Any], described: list[dict[str, Any]]) -> bytes:
+    try:
+        return json.dumps({"kept": kept, "optimizers": described}, default=lambda value: value.item()).encode()
+    except Exception:  # a group has an object: the commit has no user state, from which last_state_dict() would make a dict
+        return b""
 
 
 def open_run(store: str | os.PathLike[str] | None = None, *, pinned: int | str | None = None,

@@ -77,29 +77,33 @@ class StateDicts(torch.optim.Optimizer):
                                               "go back to a checkpoint, or make the optimizer anew")
 
     def state_dict(self) -> dict[str, Any]:
-        """Commits, and returns a dict that names the commit, of plain types and without state. The commit is kept until there
-        are two newer ones, and as long as it is the last one that this optimizer has loaded. A line on stderr says when it
-        is dropped. If the run has a Checkpoints, that decides. Without a store, or before the first step, nothing is
-        committed."""
+        """Commits, and returns a dict that names the commit, of plain types and without state. The commit is kept until this
+        process, or one that has loaded a commit of the store, has made two newer ones, and as long as it is the last one
+        that this optimizer has loaded. A line on stderr says when it is dropped. If the run has a Checkpoints, that decides.
+        Without a store, or before the first step, nothing is committed."""
         for hook in list(self._optimizer_state_dict_pre_hooks.values()):
             hook(self)
         self.finish_updates()
         self._check_whole()
-        groups = self._packed_groups()
-        steps = [[self._known[param].step if param in self._known else 0 for param in group["params"]]
-                 for group in self.param_groups]
+        state_dict = self.described()
         if self.run.store is None and self.run.has_stepped:
             warnings.warn("spillway.torch: the state of this optimizer is in memory alone, so a saved state_dict() cannot be "
                           "loaded by another process: give it store='FOLDER', or save full_state_dict()", stacklevel=2)
-        kept = copy.deepcopy(self.run.keep_commit(json.dumps({"steps": steps}).encode()))
-        state_dict = {"state": {}, "param_groups": groups,
-                      _MINE: {**kept, "rule": self._kind, "format": self._format, "name": self._prefix, "steps": steps,
-                              "parameters": [self._known[param].name if param in self._known else "" for param in self._params()],
-                              "shapes": [list(param.shape) for param in self._params()]}}
+        state_dict[_MINE] |= copy.deepcopy(self.run.keep_commit())
         for hook in list(self._optimizer_state_dict_post_hooks.values()):
             changed = hook(self, state_dict)
             state_dict = state_dict if changed is None else changed
         return state_dict
+
+    def described(self) -> dict[str, Any]:
+        """Returns what state_dict() returns, except for what names the commit."""
+        params = self._params()
+        steps = [[self._known[param].step if param in self._known else 0 for param in group["params"]]
+                 for group in self.param_groups]
+        return {"state": {}, "param_groups": self._packed_groups(),
+                _MINE: {"rule": self._kind, "format": self._format, "name": self._prefix, "steps": steps,
+                        "parameters": [self._known[param].name if param in self._known else "" for param in params],
+                        "shapes": [list(param.shape) for param in params]}}
 
     def _packed_groups(self) -> list[dict[str, Any]]:
         packed, first = [], 0
@@ -296,6 +300,22 @@ class StateDicts(torch.optim.Optimizer):
                 name: _fp32(torch.zeros(shapes[name], device="cpu") if values is None else values)
                 for name, values in moments.items()})
         self.run.has_stepped |= any(known.step > 0 for known in self._known.values())
+
+
+def last_state_dict(run: Run, name: str = "optimizer") -> dict[str, Any]:
+    """Returns the dict of the newest commit, as state_dict() returned it, if the file with it is lost: tuples are lists, and
+    tensors are numbers. `name`: of the optimizer: "optimizer", then "optimizer.1" and so on, in the order in which those of
+    the run were made. Raises NotFound if the commit does not have it."""
+    state = json.loads(run.engine.user_state() or b"{}")
+    described = {each[_MINE]["name"]: each for each in state.get("optimizers", [])}
+    if name not in described:
+        raise spillway.NotFound(f"the last commit of the store in {run.store} has no state dict of an optimizer '{name}': it "
+                                f"has {', '.join(described) or 'none'}")
+    label = state["kept"]["label"]
+    if label not in [each["label"] for each in run.engine.snapshots()]:
+        run.engine.snapshot(label)  # the process ended between the commit and its snapshot
+    described[name][_MINE] |= state["kept"]
+    return described[name]
 
 
 def _fp32(values: torch.Tensor) -> torch.Tensor:
