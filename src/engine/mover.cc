@@ -2,6 +2,7 @@
 
 #include "src/engine/mover.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -151,13 +152,16 @@ absl::Status Mover::ReadAgain(TileIndex tile, uint64_t page, uint64_t checksum, 
 }
 
 absl::Status Mover::Declare(std::span<const TileIndex> tiles, std::span<const Use> uses) {
-  const Entry entry(this);
-  SPILLWAY_RETURN_IF_ERROR(WaitForTurn());
-  for (size_t i = 0; i < uses.size(); ++i) {
-    if (pager_.pages()[tiles[i]].is_gone) continue;
-    pager_.Declare(tiles[i], uses[i].tier, uses[i].access);
+  constexpr size_t kAtOnce = 256;  // leases must not wait until a long list is declared
+  for (size_t i = 0; i < uses.size();) {
+    const Entry entry(this);
+    SPILLWAY_RETURN_IF_ERROR(WaitForTurn());
+    for (const size_t end = std::min(uses.size(), i + kAtOnce); i < end; ++i) {
+      if (pager_.pages()[tiles[i]].is_gone) continue;
+      pager_.Declare(tiles[i], uses[i].tier, uses[i].access);
+    }
+    Dispatch();
   }
-  Dispatch();
   return absl::OkStatus();
 }
 

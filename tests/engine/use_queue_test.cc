@@ -49,6 +49,20 @@ TEST(UseQueue, AUseFarAheadIsNotTheOneDeclared) {
   EXPECT_EQ(uses.now(), before);
 }
 
+TEST(UseQueue, ManyUsesFarAheadShowThatTheOnesBeforeWillNotCome) {
+  constexpr TileIndex kSkip = UseQueue::kMaxSkip, kTiles = 4 * kSkip;
+  UseQueue uses;
+  for (TileIndex tile = 0; tile < kTiles; ++tile) uses.Declare(tile, Tier::kDevice, Access::kRead);
+  const uint64_t begin = uses.now();
+  for (TileIndex tile = 2 * kSkip; tile < 3 * kSkip; ++tile) {
+    uses.OnUse(tile, Tier::kDevice);
+    EXPECT_EQ(uses.now(), begin);
+  }
+  uses.OnUse(3 * kSkip, Tier::kDevice);
+  EXPECT_EQ(uses.now(), begin + 3 * kSkip + 1);
+  EXPECT_EQ(uses.PrefetchCandidate()->tile, 3 * kSkip + 1);
+}
+
 TEST(UseQueue, PrefetchGoesAheadOnceAndNeverBehindTheUses) {
   UseQueue uses;
   for (TileIndex tile = 0; tile < 4; ++tile) uses.Declare(tile, Tier::kDevice, Access::kRead);

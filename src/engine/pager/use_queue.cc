@@ -27,7 +27,9 @@ void UseQueue::Clear() {
 
 void UseQueue::OnUse(TileIndex tile, Tier tier) {
   const uint64_t position = NextUse(tile, tier);
-  if (position == kNever || position - first_ > kMaxSkip) return;
+  if (position == kNever) return;
+  if (position - first_ > kMaxSkip && ++num_early_ <= kMaxSkip) return;
+  num_early_ = 0;
   while (first_ <= position) {
     const Entry& entry = entries_.front();
     auto chain = chains_.find(Key(entry.tile, entry.tier));

@@ -22,7 +22,8 @@ namespace spillway::engine {
 class UseQueue {
  public:
   static constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
-  // A use that comes more than this many positions early does not count as the declared one.
+  // A use that comes more than this many positions early does not count as the declared one, unless
+  // as many uses before it did not either: then those in between will not happen.
   static constexpr uint64_t kMaxSkip = 256;
 
   struct Entry {
@@ -62,7 +63,8 @@ class UseQueue {
 
   std::deque<Entry> entries_;  // positions [first_, first_ + size)
   uint64_t first_ = 1;
-  uint64_t cursor_ = 1;  // position of the next use to prefetch for; at least first_
+  uint64_t num_early_ = 0;  // uses since the last that counted which came too early
+  uint64_t cursor_ = 1;     // position of the next use to prefetch for; at least first_
   std::unordered_map<uint64_t, Chain> chains_;
 };
 
