@@ -66,7 +66,8 @@ absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
   if (factor == 0) return bad();
   if (uint64_t whole = 0; factor == 1) {  // plain bytes are exact: no fraction
     auto [last, whole_error] = std::from_chars(text.data(), rest, whole);
-    if (whole_error != std::errc() || last != rest) return bad();
+    const bool is_size = whole < uint64_t{1} << 63 || whole == UINT64_MAX;  // no limit
+    if (whole_error != std::errc() || last != rest || !is_size) return bad();
     return whole;
   }
   const double bytes = value * static_cast<double>(factor);

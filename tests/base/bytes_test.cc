@@ -73,6 +73,8 @@ TEST(ParseBytes, WhatIsNoSizeIsRefusedWithWhatWasGivenAndWhatIsAccepted) {
                            "infGiB",
                            "nanKiB",
                            "1,5GiB",
+                           "9223372036854775808",
+                           "18446744073709551614",
                            "18446744073709551616",
                            "9999999999TiB",
                            "16EiB"}) {
