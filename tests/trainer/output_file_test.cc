@@ -66,6 +66,20 @@ TEST(OutputFile, AnotherFileIsRefusedUnlessItMayBeReplaced) {
   EXPECT_EQ(test::ReadFile(path), "");
 }
 
+TEST(OutputFile, AFileThatGrowsHasOneWriter) {
+  const TempFolder folder;
+  const std::string path = folder / "log";
+  constexpr OutputFile::Kind kLog = {"a log", "{", "step", /*grows=*/true};
+  {
+    auto first = OutputFile::Open(path, kLog);
+    ASSERT_TRUE(first.ok()) << first.status();
+    ASSERT_TRUE(first->Append("{step}").ok());
+    const auto second = OutputFile::Open(path, kLog);
+    EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable) << second.status();
+  }
+  EXPECT_TRUE(OutputFile::Open(path, kLog).ok());
+}
+
 TEST(OutputFile, ALinkToNothingIsRefused) {
   const TempFolder folder;
   fs::create_symlink(folder / "victim", folder / "link");

@@ -3,6 +3,7 @@
 #include "tools/trainer/metrics/output_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -93,6 +94,12 @@ absl::StatusOr<OutputFile> OutputFile::Open(const std::string& path, const Kind&
   if (fstat(fd, &info) != 0) return FileError(errno, "stat", path);
   file.is_regular_ = S_ISREG(info.st_mode);
   file.target_ = TargetOf(path);
+  const bool is_taken =
+      kind.grows && file.is_regular_ && flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  if (is_taken) {
+    return absl::UnavailableError(absl::StrFormat(
+        "%s is being written by another process; give another name, or let that run end", path));
+  }
   if (!kind.grows) SPILLWAY_HF_RETURN_IF_ERROR(file.Beside().status());
   if (was_made || !file.is_regular_ || if_other == IfOther::kReplace) return file;
   SPILLWAY_HF_ASSIGN_OR_RETURN(const std::string begin, ReadBegin(fd, path));

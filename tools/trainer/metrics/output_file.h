@@ -33,8 +33,8 @@ class OutputFile {
   // Opens or creates the file, and changes nothing in it. Pipes, terminals and other devices are
   // accepted without a check. The destructor removes a file that was created here and was not
   // written, cut or replaced. AlreadyExists: the file holds something other than `kind`, or the
-  // path is a symbolic link to nothing. Unavailable: the file cannot be written or replaced, or it
-  // is a pipe that nobody reads.
+  // path is a symbolic link to nothing. Unavailable: the file cannot be written or replaced, it is
+  // a pipe that nobody reads, or it grows and another process writes it.
   static absl::StatusOr<OutputFile> Open(const std::string& path, const Kind& kind,
                                          IfOther if_other = IfOther::kRefuse);
   OutputFile(OutputFile&& other) noexcept;
