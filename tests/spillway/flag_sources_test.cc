@@ -285,6 +285,8 @@ TEST_F(Completion, ArgumentsAreShellsPagesOrFiles) {
               AllOf(HasSubstr("spillway-train"), Not(HasSubstr("answer"))));
   EXPECT_EQ(Complete("spillway man --l", 2), "--list\n");
   EXPECT_EQ(Complete("spillway inspect ans", 2), "answer\n");
+  WriteFile(folder_ / "two words", "");
+  EXPECT_EQ(Complete("spillway inspect two", 2), "two words\n");
 }
 
 TEST(Man, EachCommandHasAPageWithItsFlags) {

@@ -96,7 +96,7 @@ absl::Status ModelFolder::AddShards(const std::string& index_path) {
   if (absl::IsNotFound(shards.status())) {
     return absl::NotFoundError(absl::StrCat(path_, ": holds neither ", kWeightsFile, " nor ",
                                             kWeightsIndexFile, "; spillway-import makes ",
-                                            "such a folder from other formats"));
+                                            "such a folder from GGUF files and wheels"));
   }
   SPILLWAY_HF_RETURN_IF_ERROR(shards.status());
   for (const auto& [file, placed] : *shards) {

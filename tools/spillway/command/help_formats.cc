@@ -121,6 +121,7 @@ std::string BashCompletion(const CLI::App& app) {
       "  COMPREPLY=($(compgen -P \"$prefix\" -W \"$1\" -- \"$current\"))\n"
       "}\n"
       "_spillway_files() {\n"
+      "  local IFS=$'\\n'\n"  // a name may have spaces
       "  if [[ -z $prefix ]]; then\n"
       "    COMPREPLY+=($(compgen -f -- \"$current\"))\n"
       "  else\n"  // in zsh, -f would look for the whole word

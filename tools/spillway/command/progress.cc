@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -20,9 +22,14 @@ constexpr milliseconds kElsewhere{10'000};
 
 }  // namespace
 
+bool IsTerminal(int fd) {
+  const char* const kind = std::getenv("TERM");
+  return isatty(fd) != 0 && (kind == nullptr || std::string_view(kind) != "dumb");
+}
+
 Progress::Progress(std::string verb)
     : verb_(std::move(verb)),
-      on_terminal_(isatty(STDERR_FILENO) != 0),
+      on_terminal_(IsTerminal(STDERR_FILENO)),
       next_(Clock::now() + (on_terminal_ ? kOnTerminal : kElsewhere)) {}
 
 void Progress::Show(uint64_t done_bytes, uint64_t total_bytes) {

@@ -12,6 +12,9 @@
 
 namespace spillway::command {
 
+// Whether `fd` is a terminal that can move its cursor and has colours, as far as TERM tells.
+bool IsTerminal(int fd);
+
 // Externally synchronised.
 class Progress {
  public:

@@ -18,6 +18,7 @@
 #include "tools/spillway/command/commands.h"
 #include "tools/spillway/command/exit_code.h"
 #include "tools/spillway/command/json_text.h"
+#include "tools/spillway/command/progress.h"
 #include "tools/spillway/doctor/checkup.h"
 
 namespace spillway::command {
@@ -41,9 +42,11 @@ struct DoctorFlags {
 };
 
 // Returns the word of the verdict, such as "OK", in colour if stdout is a terminal and NO_COLOR is
-// not set.
+// not set or empty (no-color.org).
 std::string Word(Verdict verdict) {
-  const bool colour = isatty(STDOUT_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
+  const char* const no_color = std::getenv("NO_COLOR");
+  const bool colour =
+      IsTerminal(STDOUT_FILENO) && (no_color == nullptr || std::string_view(no_color).empty());
   const auto paint = [colour](const char* word, int code) {
     return colour ? absl::StrFormat("\033[%dm%-4s\033[0m", code, word)
                   : absl::StrFormat("%-4s", word);

@@ -152,7 +152,7 @@ function stackedBars(parent, { xs, parts, yFormat, line, binary, label, height =
   const tops = line ? totals.concat(line.values.filter(Number.isFinite)) : totals;
   const first = xs[0], last = xs[xs.length - 1];
   const pitch = xs.length > 1 ? (last - first) / (xs.length - 1) : 1;
-  const at = plot(parent, { width, height, x0: first - pitch / 2, x1: last + pitch / 2, y0: 0, y1: Math.max(...tops, 1e-9) * 1.04, yFormat, xFormat: stepLabel, binary });
+  const at = plot(parent, { width, height, x0: first - pitch / 2, x1: last + pitch / 2, y0: 0, y1: Math.max(...tops, binary ? 1 : 1e-9) * 1.04, yFormat, xFormat: stepLabel, binary });
   const slot = (width - at.left - at.right) / xs.length;
   const wide = Math.min(slot * 0.78, 60);
   xs.forEach((_, i) => {
@@ -259,19 +259,22 @@ function timeAndBytes() {
   const parent = section('time');
   heading(parent, 'Where a step’s time went');
   const bound = values => values.some(s => s.time_bound_s > 0) ? { name: 'time bound', values: values.map(s => s.time_bound_s * 1e6) } : undefined;
+  const boundKey = line => line ? [['least possible (time_bound_s)', '--bound']] : [];
   if (traced.length) {
     const parts = [{ name: 'compute', color: '--compute', values: traced.map(s => s.compute_us) }];
     for (const cause of stalledCauses) parts.push({ name: 'waiting: ' + cause, color: causeOf(cause)[0], values: traced.map(s => s.stall_us[cause] || 0) });
     const known = i => sum(parts.map(p => p.values[i]));
     const rest = traced.map((s, i) => Math.max(0, s.end_us - s.begin_us - known(i)));
     if (sum(rest) > 0.005 * tracedUs) parts.push({ name: 'neither', color: '--rest', values: rest });
-    key(parent, parts.map(p => [p.name, p.color]));
     const logged = new Map(steps.map(s => [s.step, s]));
-    stackedBars(parent, { xs: traced.map(s => s.step), parts, yFormat: time, label: 'step', line: bound(traced.map(s => logged.get(s.step) || {})) });
+    const line = bound(traced.map(s => logged.get(s.step) || {}));
+    key(parent, parts.map(p => [p.name, p.color]).concat(boundKey(line)));
+    stackedBars(parent, { xs: traced.map(s => s.step), parts, yFormat: time, label: 'step', line });
   } else {
     const parts = [{ name: 'not waiting', color: '--compute', values: steps.map(s => (s.seconds - s.stall_s) * 1e6) }, { name: 'waiting', color: '--nvme', values: steps.map(s => s.stall_s * 1e6) }];
-    key(parent, parts.map(p => [p.name, p.color]));
-    stackedBars(parent, { xs: steps.map(s => s.step), parts, yFormat: time, label: 'step', line: bound(steps) });
+    const line = bound(steps);
+    key(parent, parts.map(p => [p.name, p.color]).concat(boundKey(line)));
+    stackedBars(parent, { xs: steps.map(s => s.step), parts, yFormat: time, label: 'step', line });
   }
   const pair = add(parent, 'div', { class: 'pair' });
   const moved = (title, tier, names, line) => {

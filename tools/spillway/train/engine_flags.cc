@@ -24,7 +24,8 @@
 namespace spillway::command {
 namespace {
 
-constexpr int64_t kMostThreads = 1024;
+// OpenBLAS ends the process with more than some 960.
+constexpr int64_t kMostThreads = 512;
 constexpr uint64_t kLeastPageBytes = 4 * kKiB;
 constexpr uint64_t kMostPageBytes = kGiB;
 constexpr uint64_t kLeastCalibratedBytes = 256 * kMiB;  // less moves in well under a second
