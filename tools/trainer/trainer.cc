@@ -60,6 +60,11 @@ StepTime Median(std::vector<StepTime> steps) {
   return *middle;
 }
 
+// Whether the error may mean that bytes of the store cannot be read.
+bool IsReadError(const absl::Status& status) {
+  return absl::IsDataLoss(status) || absl::IsUnavailable(status);
+}
+
 // Returns the error with `words` appended to its message.
 absl::Status Add(const absl::Status& error, std::string_view words) {
   absl::Status longer(error.code(),
@@ -189,6 +194,7 @@ absl::Status Trainer::RunSteps(const Observer& observer, const std::atomic<bool>
       SPILLWAY_HF_RETURN_IF_ERROR(engine_->WaitForPlan());
       counted_.reset();
       step_begin_ns_ = NowNs();
+      if (IsReadError(evaluation.status())) may_be_unreadable_ = true;
       if (evaluation.ok()) {
         summary->last_evaluation = record.evaluation = *evaluation;
       } else if (!absl::IsCancelled(evaluation.status()) &&
@@ -221,6 +227,14 @@ absl::Status Trainer::CommitBefore(const absl::Status& error) {
     return Add(error, absl::StrFormat("; the update of step %d was under way, so the last commit "
                                       "stands",
                                       state_.step + 1));
+  }
+  if (IsReadError(error)) may_be_unreadable_ = true;
+  if (!CheckReadable().ok()) {
+    return Add(error, absl::StrFormat("; the steps since the commit of step %d are not committed, "
+                                      "because their state cannot be read whole. That commit "
+                                      "stands: spillway fsck checks it, and --resume continues "
+                                      "from it",
+                                      committed_step_));
   }
   if (const absl::Status commit = Commit(); !commit.ok()) {
     return Add(error, committed_step_ < 0 ? "; the steps before it could not be committed either"
@@ -324,28 +338,51 @@ absl::Status Trainer::ReadStep() {
   return absl::OkStatus();
 }
 
-absl::Status Trainer::CommitTo(Engine* other) {
+std::vector<TensorId> Trainer::CommittedTensors() const {
+  std::vector<TensorId> tensors;
   for (const Parameter& parameter : model_->parameters()) {
-    std::vector<TensorId> tensors = parameter.tensors.state;
+    tensors.insert(tensors.end(), parameter.tensors.state.begin(), parameter.tensors.state.end());
     tensors.push_back(parameter.tensors.weight);
-    for (const TensorId tensor : tensors) {
-      const TensorSpec& spec = engine_->Spec(tensor);
-      const auto read = [this, tensor, tile_bytes = spec.tile_bytes(0)](
-                            uint64_t offset_bytes, std::span<std::byte> out) -> absl::Status {
-        const TileRef tile = {tensor, offset_bytes / tile_bytes};
-        SPILLWAY_HF_ASSIGN_OR_RETURN(const Lease lease, engine_->AcquireHost(tile, Access::kRead));
-        std::memcpy(out.data(), lease.data() + offset_bytes % tile_bytes, out.size());
-        return absl::OkStatus();
-      };
-      SPILLWAY_HF_RETURN_IF_ERROR(other->Register(spec, read).status());
-    }
+  }
+  return tensors;
+}
+
+absl::Status Trainer::CommitTo(Engine* other) {
+  for (const TensorId tensor : CommittedTensors()) {
+    const TensorSpec& spec = engine_->Spec(tensor);
+    const auto read = [this, tensor, tile_bytes = spec.tile_bytes(0)](
+                          uint64_t offset_bytes, std::span<std::byte> out) -> absl::Status {
+      const TileRef tile = {tensor, offset_bytes / tile_bytes};
+      SPILLWAY_HF_ASSIGN_OR_RETURN(const Lease lease, engine_->AcquireHost(tile, Access::kRead));
+      std::memcpy(out.data(), lease.data() + offset_bytes % tile_bytes, out.size());
+      return absl::OkStatus();
+    };
+    SPILLWAY_HF_RETURN_IF_ERROR(other->Register(spec, read).status());
   }
   state_.loss_scale = scaler_.state();
   return other->Commit(SerializeTrainState(state_));
 }
 
+// A commit does not read tiles that are on NVMe already, so it could replace a good commit by one
+// that cannot be read. After a failed read, this leases every tile of a commit and returns the
+// first error. Does nothing if there is no commit to lose.
+absl::Status Trainer::CheckReadable() {
+  if (!may_be_unreadable_ || committed_step_ < 0) return absl::OkStatus();
+  for (const TensorId tensor : CommittedTensors()) {
+    const uint64_t num_tiles = engine_->Spec(tensor).num_tiles();
+    for (uint64_t tile = 0; tile < num_tiles; ++tile) {
+      // The first lease after a failed write reports that write, so a lease is tried twice.
+      if (engine_->AcquireHost({tensor, tile}, Access::kRead).ok()) continue;
+      SPILLWAY_HF_RETURN_IF_ERROR(engine_->AcquireHost({tensor, tile}, Access::kRead).status());
+    }
+  }
+  may_be_unreadable_ = false;
+  return absl::OkStatus();
+}
+
 absl::Status Trainer::Commit() {
   if (!options_.durable || committed_step_ == state_.step) return absl::OkStatus();
+  SPILLWAY_HF_RETURN_IF_ERROR(CheckReadable());
   counted_.reset();
   state_.loss_scale = scaler_.state();
   SPILLWAY_HF_RETURN_IF_ERROR(engine_->Commit(SerializeTrainState(state_)));

@@ -94,7 +94,8 @@ class Trainer {
   // Then commits if there is anything to commit. If `commit_now` is true at the end of a step, sets
   // it to false and commits. A failed evaluation does not end the run; the step's record has the
   // reason of the first failure. Any other error ends the run, after a commit of the steps before
-  // it if that is possible. The error's message then says which commit stands.
+  // it if that is possible. The error's message then says which commit stands. After an error in
+  // reading, no commit is replaced unless all that the next one would hold can be read.
   absl::StatusOr<RunSummary> Run(const Observer& observer, const std::atomic<bool>& stop,
                                  std::atomic<bool>* commit_now = nullptr);
 
@@ -114,6 +115,8 @@ class Trainer {
   absl::StatusOr<StepRecord> RunStep();
   absl::Status Compute(StepRecord* record);
   absl::Status CommitBefore(const absl::Status& error);
+  std::vector<TensorId> CommittedTensors() const;
+  absl::Status CheckReadable();
   absl::Status UpdateOrSkip(const GradientSummary& summary, StepRecord* record);
   absl::Status ReadStep();
   absl::Status Commit();
@@ -135,9 +138,10 @@ class Trainer {
   // The stats up to which step records have counted transfers. Empty after an evaluation or a
   // commit, whose transfers count in no step.
   std::optional<EngineStats> counted_;
-  int64_t committed_step_ = -1;  // -1: never
-  bool is_updating_ = false;     // an update is under way: the tensors are between two steps
-  std::vector<int32_t> inputs_;  // [accumulate × micro_batch × sequence]
+  int64_t committed_step_ = -1;     // -1: never
+  bool is_updating_ = false;        // an update is under way: the tensors are between two steps
+  bool may_be_unreadable_ = false;  // a read failed, and the tiles were not checked since
+  std::vector<int32_t> inputs_;     // [accumulate × micro_batch × sequence]
   std::vector<int32_t> targets_;
 };
 
