@@ -46,6 +46,7 @@ class CommittingEngine : public HeapEngine {
     return absl::OkStatus();
   }
   absl::Status Commit(std::string_view user_state) override {
+    if (commits_that_fail-- > 0) return absl::UnavailableError("no room");
     commits.push_back(*ParseTrainState(user_state));
     return absl::OkStatus();
   }
@@ -69,6 +70,7 @@ class CommittingEngine : public HeapEngine {
   int64_t good_steps = 0;  // evaluations count as steps
   int64_t failures = 0;
   absl::Status bad_read;
+  int commits_that_fail = 0;
 
  private:
   absl::Status Read(TileRef tile) {
@@ -279,6 +281,31 @@ TEST(Trainer, AfterAnEvaluationOfBadDataTheCommitsGoOn) {
   ASSERT_TRUE(summary.ok()) << summary.status();
   EXPECT_EQ(run->records[3].evaluation_error, "bad");
   EXPECT_THAT(run->engine.committed_steps(), ElementsAre(2, 4, 6));
+}
+
+TEST(Trainer, OfARunWhoseLastCommitFailsTheSummaryHasTheError) {
+  for (const auto& [every, stop_after] : {std::pair(0, 0), {3, 0}, {2, 2}}) {
+    for (const int failures : {1, 2}) {
+      TrainerOptions options = SmallOptions(3);
+      options.commit_every = every;
+      options.stop_after = stop_after;
+      TrainingRun run(options);
+      run.engine.commits_that_fail = failures;
+      const auto summary = run.Go();
+      ASSERT_TRUE(summary.ok()) << summary.status();
+      EXPECT_TRUE(absl::IsUnavailable(summary->commit)) << summary->commit;
+      EXPECT_EQ(run.trainer->is_committed(), failures == 1) << "it is tried twice";
+    }
+  }
+}
+
+TEST(Trainer, ARunWhoseCommitFailsBetweenStepsEnds) {
+  TrainerOptions options = SmallOptions(3);
+  options.commit_every = 2;
+  TrainingRun run(options);
+  run.engine.commits_that_fail = 2;
+  EXPECT_TRUE(absl::IsUnavailable(run.Go().status()));
+  EXPECT_EQ(run.records.size(), 2U);
 }
 
 TEST(Trainer, MemoryThatRunsOutIsAnErrorThatNamesWhatTakesIt) {

@@ -153,10 +153,12 @@ absl::StatusOr<RunSummary> Trainer::Run(const Observer& observer, const std::ato
                                         std::atomic<bool>* commit_now) {
   RunSummary summary;
   absl::Status status = Guarded([&] { return RunSteps(observer, stop, commit_now, &summary); });
-  if (status.ok()) status = Commit();
-  if (!status.ok()) {
-    return committed_step_ < 0 && summary.steps_this_run == 0 ? status : CommitBefore(status);
-  }
+  const bool is_done = status.ok();
+  if (is_done) status = Commit();
+  const bool has_steps = committed_step_ >= 0 || summary.steps_this_run > 0;
+  if (!status.ok() && has_steps) status = CommitBefore(status);
+  if (!is_done) return status;
+  summary.commit = status;
   if (stop.load()) summary.reason = EndReason::kInterrupted;
   summary.step = state_.step;
   summary.last_loss = state_.last_loss;
@@ -207,9 +209,11 @@ absl::Status Trainer::RunSteps(const Observer& observer, const std::atomic<bool>
     record.all_pinned = stats.pinned;
     SPILLWAY_HF_RETURN_IF_ERROR(observer(record));
     const bool is_asked = commit_now != nullptr && commit_now->exchange(false);
-    if (is_asked || (options_.commit_every > 0 && state_.step % options_.commit_every == 0)) {
-      SPILLWAY_HF_RETURN_IF_ERROR(Commit());
-    }
+    const bool is_due =
+        is_asked || (options_.commit_every > 0 && state_.step % options_.commit_every == 0);
+    const bool goes_on = state_.step < options_.schedule.total_steps &&
+                         summary->steps_this_run != options_.stop_after && !stop.load();
+    if (is_due && goes_on) SPILLWAY_HF_RETURN_IF_ERROR(Commit());  // Run makes the last commit
   }
   summary->median_step = Median(std::move(planned));
   return absl::OkStatus();

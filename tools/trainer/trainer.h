@@ -74,6 +74,7 @@ struct RunSummary {
   std::optional<Evaluation> last_evaluation;
   double tokens_per_second = 0;  // over this run's steps, without evaluations and commits
   StepTime median_step;          // over this run's steps from the third on; zeros if there are none
+  absl::Status commit;           // of the commit after the last step
 };
 
 // Thread-compatible. The engine, the pool and the data must outlive it.
@@ -95,13 +96,17 @@ class Trainer {
   // it to false and commits. A failed evaluation does not end the run; the step's record has the
   // reason of the first failure. Any other error ends the run, after a commit of the steps before
   // it if that is possible. The error's message then says which commit stands. After an error in
-  // reading, no commit is replaced unless all that the next one would hold can be read.
+  // reading, no commit is replaced unless all that the next one would hold can be read. If only the
+  // last commit fails, the summary has its error.
   absl::StatusOr<RunSummary> Run(const Observer& observer, const std::atomic<bool>& stop,
                                  std::atomic<bool>* commit_now = nullptr);
 
   // Writes everything that a commit holds as the first commit of another engine. REQUIRES: `other`
   // has a store, and no tensors yet.
   absl::Status CommitTo(Engine* other);
+
+  // Whether the state after the last step is committed.
+  bool is_committed() const { return committed_step_ == state_.step; }
 
   const Model& model() const { return *model_; }
 
