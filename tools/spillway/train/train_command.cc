@@ -148,6 +148,24 @@ absl::Status CheckPlaces(const TrainFlags& flags, const hf::ModelConfig& config,
   return CheckRoom(flags.engine, config, flags.trainer.model, need);
 }
 
+// A run that is resumed where no store is begins at step 0 and cuts the log off. FailedPrecondition
+// if that would lose steps of a run whose store is elsewhere, perhaps on a disk that is not
+// mounted. A store without a commit is that of a run that was killed before its first one.
+absl::Status CheckStoreOfLog(const TrainFlags& flags, const RunOutputs& outputs) {
+  if (!flags.resume) return absl::OkStatus();
+  const absl::Status found =
+      io::StoreView::Open(flags.engine.store, io::StoreView::Wanted::kAnyState).status();
+  if (!absl::IsNotFound(found)) return absl::OkStatus();
+  SPILLWAY_ASSIGN_OR_RETURN(const bool has_steps, outputs.LogHasSteps());
+  if (!has_steps) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "--resume: there is no store in --store %s, but --log-json %s has steps of a run; mount the "
+      "disk or name the folder that has the run's store, or leave --resume out to begin anew, "
+      "which "
+      "empties the log",
+      absl::StrJoin(flags.engine.store, ","), flags.outputs.log_json));
+}
+
 // Chooses the order of a step's micro-batches and sets it in the flags. None if a step has a single
 // micro-batch. Takes micro-batch order if the budgets or the disk have no room for layer order,
 // unless the user gave the order.
@@ -398,6 +416,7 @@ absl::Status RunTrain(TrainFlags flags) {
   const StoreNeed need = NeedOf(flags, inputs.config);
   SPILLWAY_RETURN_IF_ERROR(CheckPlaces(flags, inputs.config, need));
   SPILLWAY_ASSIGN_OR_RETURN(RunOutputs outputs, RunOutputs::Open(flags.outputs));
+  SPILLWAY_RETURN_IF_ERROR(CheckStoreOfLog(flags, outputs));
   if (!flags.engine.store.empty()) {
     absl::FPrintF(stderr, "note: %s\n", DescribeStoreCost(place, need));
   }
