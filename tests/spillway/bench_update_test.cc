@@ -3,6 +3,7 @@
 // `spillway bench update` as a child process: its JSON, the bytes that it moves, that it leaves no
 // files however it ends, and its messages for bad input. No test asserts on a rate.
 
+#include <filesystem>
 #include <map>
 #include <set>
 #include <string>
@@ -191,6 +192,34 @@ TEST_F(BenchUpdateTest, OnNvmeARuleWithNormsReadsMoreAndWritesEachByteOnce) {
     ++rows;
   }
   EXPECT_EQ(rows, 3);
+}
+
+// In fio's place is a script that does two jobs, one for each format, and fails at every other one.
+TEST_F(BenchUpdateTest, RoundsAfterFioFailedDoNotCount) {
+  WriteFile(folder_ / "fio", R"(#!/bin/sh
+case "$*" in *--version*) echo fio-9.9; exit 0 ;; esac
+cd "${0%/*}"; echo >>jobs
+[ $(wc -l <jobs) -le 2 ] || exit 1
+echo '{"jobs":[{"usr_cpu":1,"sys_cpu":1,"job_runtime":100,'
+echo '"read":{"io_bytes":67108864,"runtime":100000}}]}'
+)");
+  std::filesystem::permissions(folder_ / "fio", std::filesystem::perms::owner_all);
+  const Ended ended = RunInShell(
+      "export PATH=" + folder_.path() + ":$PATH;",
+      {"bench", "update", a_, "--parameters", "1048576", "--memory", "64MiB", "--seconds", "86400",
+       "--optimizer", "lion", "--state-format", "fp32,bf16", "--json"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const Json json = ended.json();
+  EXPECT_EQ(json["fio"], "fio-9.9");
+  for (const Json& row : json["rows"]) {
+    ExpectARow(row);
+    if (row["where"] == "dram") continue;
+    EXPECT_EQ(row["limit"], "fio");
+    EXPECT_EQ(row["fio_rounds"], 1);
+    EXPECT_GT(row["rounds"], 2);
+    EXPECT_EQ(row["limit_parameters_per_second"], row["fio_parameters_per_second"]);
+    EXPECT_EQ(row["lowest_share"], row["highest_share"]) << "of one round";
+  }
 }
 
 TEST_F(BenchUpdateTest, TheTableHasALineForEachRow) {

@@ -329,6 +329,56 @@ TEST_F(SmallExport, OnAFullDiskLeavesItsStoreElsewhere) {
   fs::remove_all(store);
 }
 
+class FullStore : public HostileRun {
+ protected:
+  void SetUp() override {
+    if (geteuid() != 0) GTEST_SKIP() << "mounting a file system needs root";
+    disk_.emplace(DiskKind::kTmpfs, 8192, training_ / "disk");
+    if (!disk_->is_mounted()) GTEST_SKIP() << disk_->why();
+  }
+  // Returns the arguments of a run with its store on a disk of its own and its export elsewhere.
+  Arguments Run(int64_t steps) const {
+    return training_.Train(steps) + Arguments{"--store", disk_->path() + "/store", "--save", save_};
+  }
+  // Fills the store's disk after the first step. The first commit is the one at the end.
+  void Fill(Command* command) const {
+    while (!command->has_ended() && ReadLog(training_.log()).empty()) usleep(1000);
+    Shell("dd if=/dev/zero of=" + disk_->path() + "/filler bs=4k");
+  }
+  void ExpectStateBesideTheExport(const Ended& ended) const {
+    ASSERT_EQ(ended.exit_code, 1) << ended.err;
+    EXPECT_THAT(ended.err, AllOf(HasSubstr("No space left on device"),
+                                 HasSubstr("nothing is lost: the store " + save_ + ".store has")));
+    ASSERT_FALSE(ended.json().is_discarded()) << "the summary is printed all the same";
+    const Ended resumed = RunCommand(training_.Train(ended.json()["steps"].get<int64_t>()) +
+                                     Arguments{"--store", save_ + ".store", "--resume"});
+    ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+    EXPECT_EQ(resumed.json()["steps_this_run"], 0);
+    EXPECT_EQ(resumed.json()["weights_hash"], ended.json()["weights_hash"]);
+  }
+  const std::string save_ = training_ / "tuned";
+  std::optional<SmallDisk> disk_;
+};
+
+TEST_F(FullStore, AtTheLastCommitLeavesTheExportAndItsState) {
+  Command command(Run(kSteps));
+  Fill(&command);
+  const Ended ended = command.Wait();
+  EXPECT_THAT(ended.err, HasSubstr("the model is exported to " + save_));
+  ExpectStateBesideTheExport(ended);
+  const Ended evaluated = RunCommand(
+      {"eval", "--model", save_, "--data", training_.data(), "--seq", "16", "--batches", "2"});
+  EXPECT_EQ(evaluated.exit_code, 0) << evaluated.err;
+}
+
+TEST_F(FullStore, AfterCtrlCLeavesTheState) {
+  Command command(Run(1'000'000));
+  Fill(&command);
+  command.Signal(SIGINT);
+  ExpectStateBesideTheExport(command.Wait());
+  EXPECT_FALSE(fs::exists(save_)) << "the run is not done";
+}
+
 // Earlier commits stay intact, and the message is about files, not about SQLite.
 TEST_F(HostileRun, ADiskThatIsFullAtACommitSaysHowMuchIsMissing) {
   if (geteuid() != 0) GTEST_SKIP() << "mounting a file system needs root";

@@ -194,6 +194,31 @@ TEST(Resume, OfNothingBeginsAtTheFirstStep) {
   EXPECT_EQ(training.NumbersOf(ended.json()), Uncut());
 }
 
+// The store's disk is not mounted, or its folder is misspelled.
+TEST(Resume, OfARunWhoseStoreIsNotThereLeavesItsLogAlone) {
+  const Training training;
+  const Arguments resume = training.TrainInStore(kSteps) + Flags() + Arguments{"--resume"};
+  ASSERT_EQ(RunCommand(WithSteps(resume, 5)).exit_code, 0);
+  const std::string log = ReadFile(training.log());
+  const std::string elsewhere = training / "elsewhere";
+  std::filesystem::rename(training.store(), elsewhere);
+  for (const bool has_folder : {false, true}) {
+    if (has_folder) std::filesystem::create_directory(training.store());
+    const Ended ended = RunCommand(resume);
+    EXPECT_EQ(ended.exit_code, 1) << ended.err;
+    for (const std::string& words : {training.store(), training.log(), std::string("mount")}) {
+      EXPECT_THAT(ended.err, HasSubstr(words));
+    }
+    EXPECT_EQ(ReadFile(training.log()), log);
+    EXPECT_EQ(std::filesystem::exists(training.store()), has_folder);
+  }
+  std::filesystem::remove(training.store());
+  std::filesystem::rename(elsewhere, training.store());
+  const Ended resumed = RunCommand(resume);
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_EQ(training.NumbersOf(resumed.json()), Uncut());
+}
+
 TEST(Resume, BudgetsAndTheNumberOfStepsMayChange) {
   const Training training;
   const Arguments arguments = training.TrainInStore(kSteps) + Flags();

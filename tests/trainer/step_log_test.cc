@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -175,6 +176,22 @@ TEST(StepLog, ContinueLeavesWhatIsNotItsOwn) {
     const std::string kept = text.ends_with('\n') ? text : text + "\n";
     EXPECT_EQ(ReadFile(path), kept + ToJsonLine(Example()) + "\n");
   }
+}
+
+TEST(StepLog, EndsWithAStepIfThereIsSomethingToCut) {
+  const TempFolder folder;
+  const std::string path = folder / "log.jsonl";
+  for (const auto& [text, expected] : {std::pair(std::string(), false),
+                                       {"notes\n", false},
+                                       {Line(1) + "notes\n", false},
+                                       {Line(1), true},
+                                       {"notes\n" + Line(7), true},
+                                       {Line(1) + "{", true}}) {
+    WriteFile(path, text);
+    EXPECT_EQ(*StepLog::EndsWithAStep(Open(path)), expected) << text;
+    EXPECT_EQ(ReadFile(path), text);
+  }
+  EXPECT_FALSE(*StepLog::EndsWithAStep(Open("/dev/null")));
 }
 
 TEST(StepLog, AnUnwritableFileIsNamed) {

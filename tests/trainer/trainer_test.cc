@@ -26,13 +26,27 @@ namespace spillway::trainer {
 namespace {
 
 using test::TempFolder;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// An engine that records the committed states.
+// An engine that records the committed states. Leases of a tensor can be made to fail.
 class CommittingEngine : public HeapEngine {
  public:
+  absl::StatusOr<Lease> Acquire(TileRef tile, Access access, Stream* stream) override {
+    if (absl::Status status = Read(tile); !status.ok()) return status;
+    return HeapEngine::Acquire(tile, access, stream);
+  }
+  absl::StatusOr<Lease> AcquireHost(TileRef tile, Access access) override {
+    if (absl::Status status = Read(tile); !status.ok()) return status;
+    return HeapEngine::AcquireHost(tile, access);
+  }
+  absl::Status EndStep() override {
+    ++steps_ended_;
+    return absl::OkStatus();
+  }
   absl::Status Commit(std::string_view user_state) override {
+    if (commits_that_fail-- > 0) return absl::UnavailableError("no room");
     commits.push_back(*ParseTrainState(user_state));
     return absl::OkStatus();
   }
@@ -52,7 +66,23 @@ class CommittingEngine : public HeapEngine {
 
   std::vector<TrainState> commits;
   uint64_t written_bytes = 0;
+  TensorId bad;            // the next `failures` leases of this tensor after `good_steps` fail
+  int64_t good_steps = 0;  // evaluations count as steps
+  int64_t failures = 0;
+  absl::Status bad_read;
+  int commits_that_fail = 0;
+
+ private:
+  absl::Status Read(TileRef tile) {
+    if (tile.tensor != bad || steps_ended_ < good_steps || failures == 0) return absl::OkStatus();
+    --failures;
+    return bad_read;
+  }
+
+  int64_t steps_ended_ = 0;
 };
+
+constexpr int64_t kAlways = int64_t{1} << 40;
 
 TrainerOptions SmallOptions(int64_t steps) {
   TrainerOptions options;
@@ -188,6 +218,94 @@ TEST(Trainer, AFailingObserverEndsTheRunAfterACommitOfWhatIsDone) {
   EXPECT_EQ(run.records.size(), 1U);
   ASSERT_EQ(run.engine.commits.size(), 1U);
   EXPECT_EQ(run.engine.commits.back().step, 1);
+}
+
+// Returns a run of 10 steps that commits every second one. From the fourth step on, leases of a
+// weight fail.
+std::unique_ptr<TrainingRun> RunWithABadPage(const absl::Status& status, TrainerOptions options) {
+  options.commit_every = 2;
+  auto run = std::make_unique<TrainingRun>(options);
+  run->engine.bad = run->trainer->model().parameters()[0].tensors.weight;
+  run->engine.good_steps = 3;
+  run->engine.failures = kAlways;
+  run->engine.bad_read = status;
+  return run;
+}
+
+TEST(Trainer, StateThatCannotBeReadReplacesNoCommit) {
+  for (const absl::Status& bad : {absl::DataLossError("bad"), absl::UnavailableError("bad")}) {
+    const auto run = RunWithABadPage(bad, SmallOptions(10));
+    const absl::Status status = run->Go().status();
+    EXPECT_EQ(status.code(), bad.code());
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("the commit of step 2"), HasSubstr("That commit stands"),
+                      HasSubstr("--resume")));
+    EXPECT_EQ(run->records.size(), 3U);
+    EXPECT_THAT(run->engine.committed_steps(), ElementsAre(2));
+  }
+}
+
+// The evaluation after the fourth step is the first to read the page.
+TEST(Trainer, StateThatAnEvaluationCouldNotReadReplacesNoCommit) {
+  for (const absl::Status& bad : {absl::DataLossError("bad"), absl::UnavailableError("bad")}) {
+    TrainerOptions options = SmallOptions(10);
+    options.evaluate_every = 4;
+    const auto run = RunWithABadPage(bad, options);
+    run->engine.good_steps = 4;
+    const absl::Status status = run->Go().status();
+    EXPECT_EQ(status.code(), bad.code());
+    EXPECT_THAT(std::string(status.message()), HasSubstr("the commit of step 2"));
+    ASSERT_EQ(run->records.size(), 4U);
+    EXPECT_EQ(run->records.back().evaluation_error, "bad");
+    EXPECT_THAT(run->engine.committed_steps(), ElementsAre(2));
+  }
+}
+
+// The step's own lease fails, then the first lease of the check.
+TEST(Trainer, AReadThatFailsForAMomentLosesNoStep) {
+  const auto run = RunWithABadPage(absl::UnavailableError("bad"), SmallOptions(10));
+  run->engine.failures = 2;
+  const absl::Status status = run->Go().status();
+  EXPECT_TRUE(absl::IsUnavailable(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the 3 steps before are committed"));
+  EXPECT_THAT(run->engine.committed_steps(), ElementsAre(2, 3));
+}
+
+TEST(Trainer, AfterAnEvaluationOfBadDataTheCommitsGoOn) {
+  TrainerOptions options = SmallOptions(6);
+  options.evaluate_every = 4;
+  const auto run = RunWithABadPage(absl::DataLossError("bad"), options);
+  run->engine.good_steps = 4;
+  run->engine.failures = 1;
+  const auto summary = run->Go();
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(run->records[3].evaluation_error, "bad");
+  EXPECT_THAT(run->engine.committed_steps(), ElementsAre(2, 4, 6));
+}
+
+TEST(Trainer, OfARunWhoseLastCommitFailsTheSummaryHasTheError) {
+  for (const auto& [every, stop_after] : {std::pair(0, 0), {3, 0}, {2, 2}}) {
+    for (const int failures : {1, 2}) {
+      TrainerOptions options = SmallOptions(3);
+      options.commit_every = every;
+      options.stop_after = stop_after;
+      TrainingRun run(options);
+      run.engine.commits_that_fail = failures;
+      const auto summary = run.Go();
+      ASSERT_TRUE(summary.ok()) << summary.status();
+      EXPECT_TRUE(absl::IsUnavailable(summary->commit)) << summary->commit;
+      EXPECT_EQ(run.trainer->is_committed(), failures == 1) << "it is tried twice";
+    }
+  }
+}
+
+TEST(Trainer, ARunWhoseCommitFailsBetweenStepsEnds) {
+  TrainerOptions options = SmallOptions(3);
+  options.commit_every = 2;
+  TrainingRun run(options);
+  run.engine.commits_that_fail = 2;
+  EXPECT_TRUE(absl::IsUnavailable(run.Go().status()));
+  EXPECT_EQ(run.records.size(), 2U);
 }
 
 TEST(Trainer, MemoryThatRunsOutIsAnErrorThatNamesWhatTakesIt) {

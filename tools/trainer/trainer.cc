@@ -60,6 +60,11 @@ StepTime Median(std::vector<StepTime> steps) {
   return *middle;
 }
 
+// Whether the error may mean that bytes of the store cannot be read.
+bool IsReadError(const absl::Status& status) {
+  return absl::IsDataLoss(status) || absl::IsUnavailable(status);
+}
+
 // Returns the error with `words` appended to its message.
 absl::Status Add(const absl::Status& error, std::string_view words) {
   absl::Status longer(error.code(),
@@ -148,10 +153,12 @@ absl::StatusOr<RunSummary> Trainer::Run(const Observer& observer, const std::ato
                                         std::atomic<bool>* commit_now) {
   RunSummary summary;
   absl::Status status = Guarded([&] { return RunSteps(observer, stop, commit_now, &summary); });
-  if (status.ok()) status = Commit();
-  if (!status.ok()) {
-    return committed_step_ < 0 && summary.steps_this_run == 0 ? status : CommitBefore(status);
-  }
+  const bool is_done = status.ok();
+  if (is_done) status = Commit();
+  const bool has_steps = committed_step_ >= 0 || summary.steps_this_run > 0;
+  if (!status.ok() && has_steps) status = CommitBefore(status);
+  if (!is_done) return status;
+  summary.commit = status;
   if (stop.load()) summary.reason = EndReason::kInterrupted;
   summary.step = state_.step;
   summary.last_loss = state_.last_loss;
@@ -189,6 +196,7 @@ absl::Status Trainer::RunSteps(const Observer& observer, const std::atomic<bool>
       SPILLWAY_HF_RETURN_IF_ERROR(engine_->WaitForPlan());
       counted_.reset();
       step_begin_ns_ = NowNs();
+      if (IsReadError(evaluation.status())) may_be_unreadable_ = true;
       if (evaluation.ok()) {
         summary->last_evaluation = record.evaluation = *evaluation;
       } else if (!absl::IsCancelled(evaluation.status()) &&
@@ -201,9 +209,11 @@ absl::Status Trainer::RunSteps(const Observer& observer, const std::atomic<bool>
     record.all_pinned = stats.pinned;
     SPILLWAY_HF_RETURN_IF_ERROR(observer(record));
     const bool is_asked = commit_now != nullptr && commit_now->exchange(false);
-    if (is_asked || (options_.commit_every > 0 && state_.step % options_.commit_every == 0)) {
-      SPILLWAY_HF_RETURN_IF_ERROR(Commit());
-    }
+    const bool is_due =
+        is_asked || (options_.commit_every > 0 && state_.step % options_.commit_every == 0);
+    const bool goes_on = state_.step < options_.schedule.total_steps &&
+                         summary->steps_this_run != options_.stop_after && !stop.load();
+    if (is_due && goes_on) SPILLWAY_HF_RETURN_IF_ERROR(Commit());  // Run makes the last commit
   }
   summary->median_step = Median(std::move(planned));
   return absl::OkStatus();
@@ -221,6 +231,14 @@ absl::Status Trainer::CommitBefore(const absl::Status& error) {
     return Add(error, absl::StrFormat("; the update of step %d was under way, so the last commit "
                                       "stands",
                                       state_.step + 1));
+  }
+  if (IsReadError(error)) may_be_unreadable_ = true;
+  if (!CheckReadable().ok()) {
+    return Add(error, absl::StrFormat("; the steps since the commit of step %d are not committed, "
+                                      "because their state cannot be read whole. That commit "
+                                      "stands: spillway fsck checks it, and --resume continues "
+                                      "from it",
+                                      committed_step_));
   }
   if (const absl::Status commit = Commit(); !commit.ok()) {
     return Add(error, committed_step_ < 0 ? "; the steps before it could not be committed either"
@@ -324,28 +342,51 @@ absl::Status Trainer::ReadStep() {
   return absl::OkStatus();
 }
 
-absl::Status Trainer::CommitTo(Engine* other) {
+std::vector<TensorId> Trainer::CommittedTensors() const {
+  std::vector<TensorId> tensors;
   for (const Parameter& parameter : model_->parameters()) {
-    std::vector<TensorId> tensors = parameter.tensors.state;
+    tensors.insert(tensors.end(), parameter.tensors.state.begin(), parameter.tensors.state.end());
     tensors.push_back(parameter.tensors.weight);
-    for (const TensorId tensor : tensors) {
-      const TensorSpec& spec = engine_->Spec(tensor);
-      const auto read = [this, tensor, tile_bytes = spec.tile_bytes(0)](
-                            uint64_t offset_bytes, std::span<std::byte> out) -> absl::Status {
-        const TileRef tile = {tensor, offset_bytes / tile_bytes};
-        SPILLWAY_HF_ASSIGN_OR_RETURN(const Lease lease, engine_->AcquireHost(tile, Access::kRead));
-        std::memcpy(out.data(), lease.data() + offset_bytes % tile_bytes, out.size());
-        return absl::OkStatus();
-      };
-      SPILLWAY_HF_RETURN_IF_ERROR(other->Register(spec, read).status());
-    }
+  }
+  return tensors;
+}
+
+absl::Status Trainer::CommitTo(Engine* other) {
+  for (const TensorId tensor : CommittedTensors()) {
+    const TensorSpec& spec = engine_->Spec(tensor);
+    const auto read = [this, tensor, tile_bytes = spec.tile_bytes(0)](
+                          uint64_t offset_bytes, std::span<std::byte> out) -> absl::Status {
+      const TileRef tile = {tensor, offset_bytes / tile_bytes};
+      SPILLWAY_HF_ASSIGN_OR_RETURN(const Lease lease, engine_->AcquireHost(tile, Access::kRead));
+      std::memcpy(out.data(), lease.data() + offset_bytes % tile_bytes, out.size());
+      return absl::OkStatus();
+    };
+    SPILLWAY_HF_RETURN_IF_ERROR(other->Register(spec, read).status());
   }
   state_.loss_scale = scaler_.state();
   return other->Commit(SerializeTrainState(state_));
 }
 
+// A commit does not read tiles that are on NVMe already, so it could replace a good commit by one
+// that cannot be read. After a failed read, this leases every tile of a commit and returns the
+// first error. Does nothing if there is no commit to lose.
+absl::Status Trainer::CheckReadable() {
+  if (!may_be_unreadable_ || committed_step_ < 0) return absl::OkStatus();
+  for (const TensorId tensor : CommittedTensors()) {
+    const uint64_t num_tiles = engine_->Spec(tensor).num_tiles();
+    for (uint64_t tile = 0; tile < num_tiles; ++tile) {
+      // The first lease after a failed write reports that write, so a lease is tried twice.
+      if (engine_->AcquireHost({tensor, tile}, Access::kRead).ok()) continue;
+      SPILLWAY_HF_RETURN_IF_ERROR(engine_->AcquireHost({tensor, tile}, Access::kRead).status());
+    }
+  }
+  may_be_unreadable_ = false;
+  return absl::OkStatus();
+}
+
 absl::Status Trainer::Commit() {
   if (!options_.durable || committed_step_ == state_.step) return absl::OkStatus();
+  SPILLWAY_HF_RETURN_IF_ERROR(CheckReadable());
   counted_.reset();
   state_.loss_scale = scaler_.state();
   SPILLWAY_HF_RETURN_IF_ERROR(engine_->Commit(SerializeTrainState(state_)));

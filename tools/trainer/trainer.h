@@ -74,6 +74,7 @@ struct RunSummary {
   std::optional<Evaluation> last_evaluation;
   double tokens_per_second = 0;  // over this run's steps, without evaluations and commits
   StepTime median_step;          // over this run's steps from the third on; zeros if there are none
+  absl::Status commit;           // of the commit after the last step
 };
 
 // Thread-compatible. The engine, the pool and the data must outlive it.
@@ -94,13 +95,18 @@ class Trainer {
   // Then commits if there is anything to commit. If `commit_now` is true at the end of a step, sets
   // it to false and commits. A failed evaluation does not end the run; the step's record has the
   // reason of the first failure. Any other error ends the run, after a commit of the steps before
-  // it if that is possible. The error's message then says which commit stands.
+  // it if that is possible. The error's message then says which commit stands. After an error in
+  // reading, no commit is replaced unless all that the next one would hold can be read. If only the
+  // last commit fails, the summary has its error.
   absl::StatusOr<RunSummary> Run(const Observer& observer, const std::atomic<bool>& stop,
                                  std::atomic<bool>* commit_now = nullptr);
 
   // Writes everything that a commit holds as the first commit of another engine. REQUIRES: `other`
   // has a store, and no tensors yet.
   absl::Status CommitTo(Engine* other);
+
+  // Whether the state after the last step is committed.
+  bool is_committed() const { return committed_step_ == state_.step; }
 
   const Model& model() const { return *model_; }
 
@@ -114,6 +120,8 @@ class Trainer {
   absl::StatusOr<StepRecord> RunStep();
   absl::Status Compute(StepRecord* record);
   absl::Status CommitBefore(const absl::Status& error);
+  std::vector<TensorId> CommittedTensors() const;
+  absl::Status CheckReadable();
   absl::Status UpdateOrSkip(const GradientSummary& summary, StepRecord* record);
   absl::Status ReadStep();
   absl::Status Commit();
@@ -135,9 +143,10 @@ class Trainer {
   // The stats up to which step records have counted transfers. Empty after an evaluation or a
   // commit, whose transfers count in no step.
   std::optional<EngineStats> counted_;
-  int64_t committed_step_ = -1;  // -1: never
-  bool is_updating_ = false;     // an update is under way: the tensors are between two steps
-  std::vector<int32_t> inputs_;  // [accumulate × micro_batch × sequence]
+  int64_t committed_step_ = -1;     // -1: never
+  bool is_updating_ = false;        // an update is under way: the tensors are between two steps
+  bool may_be_unreadable_ = false;  // a read failed, and the tiles were not checked since
+  std::vector<int32_t> inputs_;     // [accumulate × micro_batch × sequence]
   std::vector<int32_t> targets_;
 };
 

@@ -44,6 +44,11 @@ absl::StatusOr<RunOutputs> RunOutputs::Open(const RunOutputFlags& flags) {
   return outputs;
 }
 
+absl::StatusOr<bool> RunOutputs::LogHasSteps() const {
+  if (!log_file_) return false;
+  return trainer::StepLog::EndsWithAStep(*log_file_);
+}
+
 void RunOutputs::Begin(int64_t step, bool continues) {
   if (!log_file_) return;
   trainer::OutputFile file = *std::exchange(log_file_, std::nullopt);

@@ -38,6 +38,8 @@ class RunOutputs {
   // use. Returns the errors of OpenOutput. UsageError if the metrics file is no regular file.
   static absl::StatusOr<RunOutputs> Open(const RunOutputFlags& flags);
 
+  // Whether the log has steps of an earlier run. REQUIRES: Begin was not called.
+  absl::StatusOr<bool> LogHasSteps() const;
   // Begins the log of a run that starts after `step` steps. If `continues`, lines of later steps
   // are cut off the existing log; if not, the log is emptied.
   void Begin(int64_t step, bool continues);

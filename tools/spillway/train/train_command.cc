@@ -148,6 +148,24 @@ absl::Status CheckPlaces(const TrainFlags& flags, const hf::ModelConfig& config,
   return CheckRoom(flags.engine, config, flags.trainer.model, need);
 }
 
+// A run that is resumed where no store is begins at step 0 and cuts the log off. FailedPrecondition
+// if that would lose steps of a run whose store is elsewhere, perhaps on a disk that is not
+// mounted. A store without a commit is that of a run that was killed before its first one.
+absl::Status CheckStoreOfLog(const TrainFlags& flags, const RunOutputs& outputs) {
+  if (!flags.resume) return absl::OkStatus();
+  const absl::Status found =
+      io::StoreView::Open(flags.engine.store, io::StoreView::Wanted::kAnyState).status();
+  if (!absl::IsNotFound(found)) return absl::OkStatus();
+  SPILLWAY_ASSIGN_OR_RETURN(const bool has_steps, outputs.LogHasSteps());
+  if (!has_steps) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "--resume: there is no store in --store %s, but --log-json %s has steps of a run; mount the "
+      "disk or name the folder that has the run's store, or leave --resume out to begin anew, "
+      "which "
+      "empties the log",
+      absl::StrJoin(flags.engine.store, ","), flags.outputs.log_json));
+}
+
 // Chooses the order of a step's micro-batches and sets it in the flags. None if a step has a single
 // micro-batch. Takes micro-batch order if the budgets or the disk have no room for layer order,
 // unless the user gave the order.
@@ -203,9 +221,9 @@ absl::Status KeepIn(const std::string& folder, const TrainFlags& flags,
   return trainer->CommitTo(engine.get());
 }
 
-// Commits the trained state of a run without a durable store to a new store, because the export
-// failed. Returns the store's folder. It lies beside the export's folder; if that fails, perhaps
-// because of the same disk, in the working folder or in the folder for temporary files.
+// Commits the trained state to a new store, because the run's own does not have it. Returns the
+// store's folder. It lies beside the export's folder; if that fails, perhaps because of the same
+// disk, in the working folder or in the folder for temporary files.
 absl::StatusOr<std::string> KeepInStore(const TrainFlags& flags, const hf::ModelConfig& config,
                                         const StoreNeed& need, trainer::Trainer* trainer) {
   namespace fs = std::filesystem;
@@ -235,30 +253,55 @@ absl::StatusOr<std::string> KeepInStore(const TrainFlags& flags, const hf::Model
   return first;
 }
 
-// Returns the export's error, with a message that says where the trained state is instead.
-absl::Status WhereItIs(const absl::Status& saved, const TrainFlags& flags,
+// Returns the error with a message that says where the trained state is. If no store has it, puts
+// it into a new one.
+absl::Status WhereItIs(const absl::Status& failed, const TrainFlags& flags,
                        const hf::ModelConfig& config, const StoreNeed& need,
                        trainer::Trainer* trainer) {
+  const ExitCode code = absl::IsDataLoss(failed) ? ExitCode::kCorrupt : ExitCode::kFailed;
   std::string store = absl::StrJoin(flags.engine.store, ",");
-  if (!flags.trainer.durable) {
+  if (!trainer->is_committed()) {
     const auto kept = KeepInStore(flags, config, need, trainer);
     if (!kept.ok()) {
       return WithExitCode(
-          absl::Status(
-              saved.code(),
-              absl::StrFormat("%s; nor could the result be kept in a store beside it: %s",
-                              std::string(saved.message()), std::string(kept.status().message()))),
-          ExitCode::kFailed);
+          absl::Status(failed.code(),
+                       absl::StrFormat(
+                           "%s; nor could the trained state be kept in a store beside --save: %s",
+                           std::string(failed.message()), std::string(kept.status().message()))),
+          code);
     }
     store = *kept;
   }
   return WithExitCode(
-      absl::Status(saved.code(),
-                   absl::StrFormat("%s; nothing is lost: the store %s has the trained state. "
-                                   "Export it with: spillway snapshot export %s --save FOLDER "
-                                   "--model %s",
-                                   std::string(saved.message()), store, store, flags.model)),
-      ExitCode::kFailed);
+      absl::Status(
+          failed.code(),
+          absl::StrFormat("%s; nothing is lost: the store %s has the trained state. Go on "
+                          "with --store %s --resume, or export it with: spillway "
+                          "snapshot export %s --save FOLDER --model %s",
+                          std::string(failed.message()), store, store, store, flags.model)),
+      code);
+}
+
+// Exports the model if the run is done. It does so also if the last commit failed, because --save
+// may be on another disk. Returns the error of the commit or else of the export, with a message
+// that says where the trained state is.
+absl::Status Save(const TrainFlags& flags, const Inputs& inputs, const StoreNeed& need,
+                  const trainer::RunSummary& run, Engine* engine, trainer::Trainer* trainer) {
+  // The store still exists here: the room that is missing follows from how much it has taken.
+  absl::Status status = WithRoomMissing(run.commit, PlaceOf(flags.engine), need);
+  if (flags.save.empty()) return status;
+  if (run.reason != trainer::EndReason::kInterrupted) {
+    const absl::Status exported = trainer::ExportModel(engine, trainer->model().parameters(),
+                                                       inputs.config.json, flags.model, flags.save);
+    const std::string words =
+        exported.ok()
+            ? absl::StrCat("; the model is exported to ", flags.save)
+            : absl::StrCat("; nor could it be exported: ", std::string(exported.message()));
+    status = status.ok()
+                 ? exported
+                 : absl::Status(status.code(), absl::StrCat(std::string(status.message()), words));
+  }
+  return status.ok() ? status : WhereItIs(status, flags, inputs.config, need, trainer);
 }
 
 OpenMode ModeOf(const TrainFlags& flags) {
@@ -282,7 +325,7 @@ void TellWhereItGoesOn(const TrainState& state, const TrainFlags& flags) {
   }
 }
 
-// The result of a run: its figures, and the status of the export.
+// The result of a run: its figures, and the status of the last commit and the export.
 struct Outcome {
   TrainReport report;
   absl::Status saved;
@@ -337,6 +380,8 @@ absl::StatusOr<Outcome> Train(const TrainFlags& flags, const Inputs& inputs, con
   // The store still exists here: the room that is missing follows from how much it has taken.
   if (!run.ok()) return WithRoomMissing(run.status(), PlaceOf(flags.engine), need);
   report.run = *run;
+  // A failed write that no caller was told of would fail the first lease below.
+  if (!report.run.commit.ok()) (void)engine->EndStep();
   report.lost_outputs = outputs->lost();
   report.workspace_bytes = trainer->model().workspace_bytes();
   report.num_parameters = trainer->model().num_parameters();
@@ -346,13 +391,7 @@ absl::StatusOr<Outcome> Train(const TrainFlags& flags, const Inputs& inputs, con
   if (flags.hash_weights) {
     SPILLWAY_ASSIGN_OR_RETURN(report.weights_hash, trainer::HashWeights(engine.get(), parameters));
   }
-  if (!flags.save.empty() && report.run.reason != trainer::EndReason::kInterrupted) {
-    outcome.saved =
-        trainer::ExportModel(engine.get(), parameters, inputs.config.json, flags.model, flags.save);
-    if (!outcome.saved.ok()) {
-      outcome.saved = WhereItIs(outcome.saved, flags, inputs.config, need, trainer.get());
-    }
-  }
+  outcome.saved = Save(flags, inputs, need, report.run, engine.get(), trainer.get());
   return outcome;
 }
 
@@ -377,6 +416,7 @@ absl::Status RunTrain(TrainFlags flags) {
   const StoreNeed need = NeedOf(flags, inputs.config);
   SPILLWAY_RETURN_IF_ERROR(CheckPlaces(flags, inputs.config, need));
   SPILLWAY_ASSIGN_OR_RETURN(RunOutputs outputs, RunOutputs::Open(flags.outputs));
+  SPILLWAY_RETURN_IF_ERROR(CheckStoreOfLog(flags, outputs));
   if (!flags.engine.store.empty()) {
     absl::FPrintF(stderr, "note: %s\n", DescribeStoreCost(place, need));
   }

@@ -117,8 +117,10 @@ void AddOutput(CLI::App* app, TrainFlags* flags) {
       app, "--durability", &flags->durability,
       {{"commit", Durability::kCommit}, {"none", Durability::kNone}},
       "none: the store is scratch, never synced, half the space, removed at the end");
-  AddFlag(app, "--resume", &flags->resume,
-          "Continue from the store's last commit, or begin if there is none");
+  AddFlag(
+      app, "--resume", &flags->resume,
+      "Continue from the store's last commit, or begin if there is none; refused if there is no "
+      "store and --log-json has steps");
   AddFlag(app, "--convert", &flags->convert,
           "With --resume: bring the store's optimizer state into the format of "
           "--state-format, as a commit of its own, before the run goes on");

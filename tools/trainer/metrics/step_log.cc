@@ -142,6 +142,15 @@ absl::StatusOr<StepLog> StepLog::Continue(OutputFile file, int64_t step) {
   return log;
 }
 
+absl::StatusOr<bool> StepLog::EndsWithAStep(const OutputFile& file) {
+  struct stat info{};
+  if (fstat(file.fd(), &info) != 0) return LogError(errno, "stat", file.path());
+  if (!file.is_regular() || info.st_size == 0) return false;
+  const absl::StatusOr<std::string> line = LastLine(file.fd(), info.st_size, file.path());
+  if (!line.ok()) return line.status();
+  return TellsOfLaterStep(*line, 0);
+}
+
 // Reads lines backwards from the last one, so that a long log costs no more than what is cut from
 // it.
 absl::Status StepLog::CutAfter(int64_t step) {

@@ -88,6 +88,8 @@ class StepLog {
   // steps, which will be done again, and a torn line. Everything else stays, and new lines begin on
   // a line of their own.
   static absl::StatusOr<StepLog> Continue(OutputFile file, int64_t step);
+  // Whether Continue(file, 0) would cut lines off. Unavailable if the file cannot be read.
+  static absl::StatusOr<bool> EndsWithAStep(const OutputFile& file);
 
   absl::Status Write(const StepRecord& record);
 

@@ -108,10 +108,12 @@ class Bench {
     SPILLWAY_RETURN_IF_ERROR(CheckMemory(options_, state_bytes));
     SPILLWAY_RETURN_IF_ERROR(Prepare());
     for (const RuleFormats& pair : options_.pairs) SPILLWAY_RETURN_IF_ERROR(RunRule(pair));
-    report_.fio = limits_->fio_version();
+    if (HasFio()) report_.fio = limits_->fio_version();
     report_.cached = limits_->cached();
     if (!options_.folder.empty() && report_.fio.empty())
-      options_.note("there is no fio here: state on NVMe is held against kernel and hash alone");
+      options_.note(
+          "there is no fio here, or it failed: state on NVMe is held against kernel and hash "
+          "alone");
     return std::move(report_);
   }
 
@@ -129,6 +131,14 @@ class Bench {
     report_.gradients = options_.gradients;
     report_.num_threads = options_.num_threads;
     return absl::OkStatus();
+  }
+
+  // Whether fio did any round.
+  bool HasFio() const {
+    const auto has_fio = [](const Sample& sample) { return sample.fio > 0; };
+    return std::any_of(report_.rows.begin(), report_.rows.end(), [&](const Row& row) {
+      return std::any_of(row.samples.begin(), row.samples.end(), has_fio);
+    });
   }
 
   absl::Status RunRule(const RuleFormats& pair) {

@@ -53,7 +53,7 @@ struct Sample {
   double update = 0;
   double memory = 0;  // for kDram: an in-place update of as many bytes
   double kernel = 0;  // for kNvme: the update in memory, plus hashing its bytes
-  double fio = 0;     // for kNvme: fio with the same mix of bytes; 0: no fio
+  double fio = 0;     // for kNvme: fio with the same mix of bytes; 0: no fio, or it failed
 };
 
 struct Row {

@@ -105,7 +105,6 @@ absl::StatusOr<std::optional<double>> Limits::FioSeconds(uint64_t bytes,
                          interrupted_);
     if (absl::IsNotFound(result.status())) {
       file_.reset();  // fio is not tried again
-      fio_version_.clear();
       return std::nullopt;
     }
     SPILLWAY_RETURN_IF_ERROR(result.status());

@@ -54,7 +54,7 @@ class Limits {
   ThreadPool* const pool_;
   const std::atomic<bool>& interrupted_;
   std::optional<io::DirectFile> file_;
-  std::string fio_version_;  // empty: fio is absent, failed or is not needed
+  std::string fio_version_;  // empty: fio is absent or is not needed
 };
 
 }  // namespace spillway::bench_update

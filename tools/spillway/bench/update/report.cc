@@ -20,11 +20,16 @@ using Value = double Sample::*;
 constexpr double kMillion = 1e6;
 constexpr char kCached[] = "page cache: the device was not measured";
 
-Summary Of(const Row& row, Value value) {
+// Returns the value in each round that has it. Rounds after fio failed have none of fio.
+std::vector<double> ValuesOf(const Row& row, Value value) {
   std::vector<double> values;
-  for (const Sample& sample : row.samples) values.push_back(sample.*value);
-  return bench_io::Summarize(values);
+  for (const Sample& sample : row.samples) {
+    if (sample.*value > 0) values.push_back(sample.*value);
+  }
+  return values;
 }
+
+Summary Of(const Row& row, Value value) { return bench_io::Summarize(ValuesOf(row, value)); }
 
 // Returns the row's limit. For kDram it is memory. For kNvme it is fio or kernel and hash,
 // whichever has the lower median, and the latter if there is no fio.
@@ -70,6 +75,7 @@ Json ToJson(const Row& row) {
   if (row.where == Where::kNvme) {
     const double fio = Of(row, &Sample::fio).median;
     json["fio_parameters_per_second"] = fio > 0 ? Json(fio) : Json(nullptr);
+    json["fio_rounds"] = ValuesOf(row, &Sample::fio).size();
     json["kernel_hash_parameters_per_second"] = Of(row, &Sample::kernel).median;
     const auto counted = [](double bytes) { return bytes > 0 ? Json(bytes) : Json(nullptr); };
     json["kernel_read_bytes_per_parameter"] = counted(row.kernel_bytes.read);

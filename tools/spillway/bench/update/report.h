@@ -19,7 +19,8 @@ namespace spillway::bench_update {
 // limit is the lesser of the medians, and `share` is the median of the rounds' shares of it.
 //
 // Rows of NVMe also have both limits, "fio_parameters_per_second" (null if there is no fio) and
-// "kernel_hash_parameters_per_second", and the operating system's count of the last pass,
+// "kernel_hash_parameters_per_second", the number of rounds that fio did, "fio_rounds", which are
+// fewer than "rounds" if it failed, and the operating system's count of the last pass,
 // "kernel_read_bytes_per_parameter" and "kernel_written_bytes_per_parameter" (null if it has no
 // count). Bytes are those of weights and state, and in rows of NVMe also those of gradients if
 // "gradients" is "nvme" and not "memory". The limit of rows of memory counts the gradients' bytes
