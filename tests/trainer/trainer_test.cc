@@ -436,6 +436,15 @@ TEST(Trainer, UnderBf16AGradientThatIsNotFiniteIsAnError) {
     EXPECT_EQ(record.loss_scale, 1);
   }
   for (const float weight : run.Weights()) ASSERT_TRUE(std::isfinite(weight));
+
+  // The state that ends so replaces no commit.
+  ASSERT_GE(run.records.size(), 2U);
+  const auto good = static_cast<int>(run.records.size()) - 1;
+  options.commit_every = good;
+  TrainingRun again(options);
+  EXPECT_THAT(std::string(again.Go().status().message()),
+              HasSubstr(absl::StrCat("the commit of step ", good, " stands")));
+  EXPECT_EQ(again.engine.commits.size(), 1U);
 }
 
 TEST(Trainer, AnOverflowSkipsTheUpdateButTakesTheWindow) {

@@ -232,6 +232,13 @@ absl::Status Trainer::CommitBefore(const absl::Status& error) {
                                       "stands",
                                       state_.step + 1));
   }
+  // The next step fails again from this state, so a good commit is worth more.
+  if (absl::IsOutOfRange(error) && committed_step_ >= 0) {
+    return Add(error, absl::StrFormat("; the commit of step %d stands. --resume continues from it "
+                                      "with the same --lr and --clip. To continue with others, "
+                                      "write it out (spillway snapshot export) and train from that",
+                                      committed_step_));
+  }
   if (IsReadError(error)) may_be_unreadable_ = true;
   if (!CheckReadable().ok()) {
     return Add(error, absl::StrFormat("; the steps since the commit of step %d are not committed, "
@@ -389,9 +396,10 @@ absl::Status Trainer::Commit() {
   SPILLWAY_HF_RETURN_IF_ERROR(CheckReadable());
   counted_.reset();
   state_.loss_scale = scaler_.state();
+  const auto begin_ns = NowNs();
   SPILLWAY_HF_RETURN_IF_ERROR(engine_->Commit(SerializeTrainState(state_)));
   committed_step_ = state_.step;
-  step_begin_ns_ = NowNs();
+  step_begin_ns_ += NowNs() - begin_ns;  // the step takes what else is done between two steps
   return absl::OkStatus();
 }
 
