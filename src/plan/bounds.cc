@@ -3,7 +3,6 @@
 #include "src/plan/bounds.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <vector>
 
@@ -53,7 +52,7 @@ size_t PartBegin(size_t num_events, uint32_t part, uint32_t num_parts) {
 // Scans a window event by event.
 class WindowScan {
  public:
-  WindowScan(const Trace& trace, const std::atomic<bool>* stop)
+  WindowScan(const Trace& trace, Stop stop)
       : trace_(trace),
         is_zero_before_(IsZeroBefore(trace, stop)),
         touched_(trace.tiles.size(), kNever),
@@ -97,15 +96,15 @@ BytesBound BoundBytes(const Trace& trace, const PlanOptions& budgets) {
   const EventsByTile events(trace, budgets.stop);
   BytesBound bound;
   const Keeping device = DeviceUses(trace, events, 1, /*zeros_are_free=*/true);
-  if (budgets.is_stopped()) return bound;
+  if (budgets.stop) return bound;
   bound.device = Bound(device, budgets.device_bytes);
   if (!budgets.has_store) return bound;
   const Keeping pooled = PooledUses(trace, events);
-  if (budgets.is_stopped()) return bound;
+  if (budgets.stop) return bound;
   const uint64_t memory = Both(budgets.device_bytes, budgets.pinned_bytes);
   bound.nvme_read = Bound(ReadsOnly(pooled), memory);
-  if (!budgets.is_stopped()) bound.nvme_written = Bound(WritesOnly(pooled), memory);
-  if (budgets.is_stopped()) return bound;
+  if (!budgets.stop) bound.nvme_written = Bound(WritesOnly(pooled), memory);
+  if (budgets.stop) return bound;
   bound.nvme = std::max(Bound(pooled, memory), bound.nvme_read + bound.nvme_written);
   return bound;
 }
@@ -115,7 +114,7 @@ SecondsBound::SecondsBound(const Trace& trace, const PlanOptions& budgets, const
   const uint64_t memory = Both(budgets.device_bytes, budgets.pinned_bytes);
   const auto beyond = [](uint64_t size, uint64_t room) { return size > room ? size - room : 0; };
   WindowScan scan(trace, budgets.stop);
-  for (uint32_t first = 0; first < num_parts_ && !budgets.is_stopped(); ++first) {
+  for (uint32_t first = 0; first < num_parts_ && !budgets.stop; ++first) {
     Window uses;  // what the window's events need and leave
     for (uint32_t last = first; last < num_parts_; ++last) {
       const size_t end = PartBegin(trace.events.size(), last + 1, num_parts_);

@@ -41,12 +41,12 @@ void Sort(const Keeping& keeping, std::vector<T>* values) {
     return values->begin() + static_cast<std::ptrdiff_t>(std::min(index, values->size()));
   };
   for (size_t begin = 0; begin < values->size(); begin += kPiece) {
-    if (keeping.is_stopped()) return;
+    if (keeping.stop) return;
     std::sort(at(begin), at(begin + kPiece));
   }
   for (size_t sorted = kPiece; sorted < values->size(); sorted *= 2) {
     for (size_t begin = 0; begin < values->size(); begin += 2 * sorted) {
-      if (keeping.is_stopped()) return;
+      if (keeping.stop) return;
       std::inplace_merge(at(begin), at(begin + sorted), at(begin + 2 * sorted));
     }
   }
@@ -58,7 +58,7 @@ std::vector<Candidate> FindCandidates(const Keeping& keeping) {
   std::vector<Candidate> candidates;
   candidates.reserve(epochs.size());
   for (const Epoch& epoch : epochs) {
-    if (keeping.is_stopped()) break;
+    if (keeping.stop) break;
     candidates.push_back({epoch});
     if (!epoch.dirty || epoch.num_gaps == 1) continue;
     ForGaps(keeping, epoch, [&](uint32_t gap) {
@@ -66,7 +66,7 @@ std::vector<Candidate> FindCandidates(const Keeping& keeping) {
     });
   }
   for (Candidate& candidate : candidates) {
-    if (keeping.is_stopped()) break;
+    if (keeping.stop) break;
     ForGaps(keeping, candidate.epoch,
             [&](uint32_t gap) { candidate.length += GapLength(keeping, gap); });
   }
@@ -121,14 +121,14 @@ class Planner {
     for (uint32_t times = MostTimes(keeping_); times >= kFewestTimes; times /= 2) {
       shares = KeptShares(keeping_, capacity_, times);
       if (Try(share) || best_shares.empty()) best_shares = shares;
-      if (is_long || keeping_.is_stopped()) break;
+      if (is_long || keeping_.stop) break;
     }
     shares = std::move(best_shares);
     // A gap that the relaxation keeps in part can be kept or left, so random orders are tried. The
     // seed is fixed.
     std::minstd_rand dice(1);
     const size_t tries = std::min(kMaxTries, kMaxCandidatesTried / (candidates_.size() + 1));
-    for (size_t i = 0; i < tries && !keeping_.is_stopped(); ++i) {
+    for (size_t i = 0; i < tries && !keeping_.stop; ++i) {
       const float spread = 1.0F / static_cast<float>(1 + i % 4);
       Try([&](const Candidate& candidate) {
         return share(candidate) + spread * std::generate_canonical<float, 16>(dice);
@@ -149,7 +149,7 @@ class Planner {
   void EaseTierBelow(Kept* kept) const {
     RoomTree room = room_;
     std::vector<std::pair<uint32_t, uint32_t>> gaps;
-    for (uint32_t gap = 0; gap < kept->size() && !keeping_.is_stopped(); ++gap) {
+    for (uint32_t gap = 0; gap < kept->size() && !keeping_.stop; ++gap) {
       const Use& use = keeping_.uses[gap];
       if ((*kept)[gap]) {
         room.Add(use.end, keeping_.GapEnd(gap), keeping_.UseBytes(gap));
@@ -159,7 +159,7 @@ class Planner {
     }
     std::ranges::sort(gaps, std::greater<>());  // longest first
     for (const auto& [length, gap] : gaps) {
-      if (keeping_.is_stopped()) break;
+      if (keeping_.stop) break;
       KeepEpoch(keeping_, Epoch{gap, 1, false}, room, *kept);
     }
   }
@@ -196,13 +196,13 @@ class Planner {
     };
     std::vector<Rank> order;
     order.reserve(candidates_.size());
-    for (uint32_t i = 0; i < candidates_.size() && !keeping_.is_stopped(); ++i)
+    for (uint32_t i = 0; i < candidates_.size() && !keeping_.stop; ++i)
       order.push_back({worth(candidates_[i]) + First(candidates_[i]), candidates_[i].length, i});
     Sort(keeping_, &order);
     Kept kept(keeping_.uses.size());
     RoomTree room = room_;
     for (const Rank& rank : order) {
-      if (keeping_.is_stopped()) break;
+      if (keeping_.stop) break;
       KeepEpoch(keeping_, candidates_[rank.candidate].epoch, room, kept);
     }
     const uint64_t bytes = Cost(keeping_, kept);
@@ -271,7 +271,7 @@ Kept KeepByAge(const Keeping& keeping, uint64_t capacity, bool by_use) {
     if (by_use) stamp[tile] = ++clock;
   };
   for (int round = 0; round < 3; ++round) {
-    for (uint32_t p = 0; p <= keeping.num_positions && !keeping.is_stopped(); ++p) {
+    for (uint32_t p = 0; p <= keeping.num_positions && !keeping.stop; ++p) {
       if (ends[p] != ~0u) {
         const TileIndex tile = keeping.uses[ends[p]].tile;
         idle.insert({stamp[tile], tile});

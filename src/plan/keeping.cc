@@ -16,11 +16,11 @@ uint64_t Keeping::ReservedFrameBytes() const {
 
 void Keeping::Finish() {
   MarkGaps();
-  if (!is_stopped()) SumUseBytes();
+  if (!stop) SumUseBytes();
 }
 
 void Keeping::MarkGaps() {
-  for (TileIndex tile = 0; tile < num_tiles() && !is_stopped(); ++tile) {
+  for (TileIndex tile = 0; tile < num_tiles() && !stop; ++tile) {
     // Goes through the period twice, since a tile's first use finds what its last use left.
     bool dirty = false, has_bytes = true;
     uint32_t writer = 0;
@@ -89,7 +89,7 @@ std::optional<Epoch> EpochAt(const Keeping& keeping, uint32_t use) {
 std::vector<Epoch> AllEpochs(const Keeping& keeping) {
   std::vector<Epoch> epochs;
   epochs.reserve(keeping.uses.size());
-  for (uint32_t u = 0; u < keeping.uses.size() && !keeping.is_stopped(); ++u) {
+  for (uint32_t u = 0; u < keeping.uses.size() && !keeping.stop; ++u) {
     if (const auto epoch = EpochAt(keeping, u)) epochs.push_back(*epoch);
   }
   return epochs;
@@ -97,7 +97,7 @@ std::vector<Epoch> AllEpochs(const Keeping& keeping) {
 
 std::vector<bool> GoesDown(const Keeping& keeping, const Kept& kept) {
   std::vector<bool> goes_down(keeping.uses.size());
-  for (uint32_t u = 0; u < goes_down.size() && !keeping.is_stopped(); ++u) {
+  for (uint32_t u = 0; u < goes_down.size() && !keeping.stop; ++u) {
     goes_down[u] = keeping.uses[u].forced_write;
     const auto epoch = EpochAt(keeping, u);
     if (!epoch || !epoch->dirty) continue;
@@ -111,7 +111,7 @@ std::vector<bool> GoesDown(const Keeping& keeping, const Kept& kept) {
 uint64_t Cost(const Keeping& keeping, const Kept& kept) {
   const std::vector<bool> goes_down = GoesDown(keeping, kept);
   uint64_t bytes = 0;
-  for (uint32_t u = 0; u < kept.size() && !keeping.is_stopped(); ++u) {
+  for (uint32_t u = 0; u < kept.size() && !keeping.stop; ++u) {
     const bool finds_bytes = kept[u] && keeping.uses[u].kind == Use::Kind::kHold;
     if (!finds_bytes && keeping.SavesRead(u)) bytes += keeping.UseBytes(u);
     if (goes_down[u]) bytes += keeping.UseBytes(u);

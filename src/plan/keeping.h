@@ -7,10 +7,10 @@
 #ifndef SPILLWAY_PLAN_KEEPING_H_
 #define SPILLWAY_PLAN_KEEPING_H_
 
-#include <atomic>
 #include <cstdint>
 #include <vector>
 
+#include "src/plan/stop.h"
 #include "src/plan/trace.h"
 
 namespace spillway::plan {
@@ -58,9 +58,8 @@ class Keeping {
   // By position: the bytes of tiles in use. Tiles that are only kept, or that have a reserved
   // frame, do not count. Finish computes it.
   std::vector<uint64_t> use_bytes;
-  // Once true, the answer is no longer needed: a search for it ends soon, with any answer. Null if
-  // the search is never stopped.
-  const std::atomic<bool>* stop = nullptr;
+  // Once it is set, the answer is no longer needed: a search for it ends soon, with any answer.
+  Stop stop = {};
 
   uint32_t num_tiles() const { return static_cast<uint32_t>(size_bytes.size()); }
   // The use that ends a use's gap.
@@ -84,7 +83,6 @@ class Keeping {
   }
 
   uint64_t PeakUseBytes() const;
-  bool is_stopped() const { return stop != nullptr && *stop; }
 
   // Computes what follows from the uses. REQUIRES: `uses` and `first` are complete.
   void Finish();

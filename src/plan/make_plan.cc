@@ -45,7 +45,7 @@ void KeepPlaced(const Keeping& keeping, Kept* kept) {
 absl::Status Stopped() { return absl::CancelledError("planning was stopped"); }
 
 absl::StatusOr<TierPlan> PlanTier(Keeping keeping, const PlanOptions& options, Tier tier) {
-  if (options.is_stopped()) return Stopped();
+  if (options.stop) return Stopped();
   TierPlan plan;
   plan.keeping = std::move(keeping);
   const bool is_device = tier == Tier::kDevice;
@@ -64,7 +64,7 @@ absl::StatusOr<TierPlan> PlanTier(Keeping keeping, const PlanOptions& options, T
                                .budget = is_device ? "device_bytes" : "pinned_bytes"};
   uint64_t least_bytes = ~uint64_t{0};
   for (Kept kept : ways) {
-    if (options.is_stopped()) return Stopped();
+    if (options.stop) return Stopped();
     SPILLWAY_ASSIGN_OR_RETURN(std::vector<uint64_t> offset, Pack(plan.keeping, packing, &kept));
     // Pack gave up the gaps that did not fit. Tiles in reserved frames stay kept.
     KeepPlaced(plan.keeping, &kept);
@@ -93,7 +93,7 @@ absl::StatusOr<Plan> MakePlan(const Trace& trace, const PlanOptions& options) {
   plan.options = options;
   plan.num_events = static_cast<uint32_t>(trace.events.size());
   WriteOps(trace, events, device, pinned, &plan);
-  if (options.is_stopped()) return Stopped();
+  if (options.stop) return Stopped();
   for (const Op& op : plan.ops) {
     if (HasLink(op.kind)) plan.bytes[op.kind] += trace.tiles[op.tile].size_bytes;
   }

@@ -55,14 +55,11 @@ class OpVisitor : public TileVisitor {
     if (!in_lease_) EndPinnedUse(event, kBefore);
   }
   void DeviceCopyComesEarly(uint32_t event) override {
-    const Keeping& device = device_.keeping;
-    if (device.has_reserved_frame(tile_))
-      return Add(Transfer::kCopyIn, Tier::kDevice, event, kAfter);
-    while (device.uses[device_use_].end != AfterEvent(event)) ++device_use_;
-    device_offset_ = device_.offset[device_use_];
+    if (!device_.keeping.has_reserved_frame(tile_)) {
+      while (device_.keeping.uses[device_use_].end != AfterEvent(event)) ++device_use_;
+      device_offset_ = device_.offset[device_use_];
+    }
     Add(Transfer::kCopyIn, Tier::kDevice, event, kAfter);
-    const uint32_t use = device.uses[device.Next(device_use_)].event();
-    ops_.back().before = use + (use < event ? static_cast<uint32_t>(trace_.events.size()) : 0);
   }
   void DeviceCopyEnds(uint32_t event, bool copy_out) override {
     if (copy_out) EnterPinned(event, Source::kDevice, kAfter);
@@ -125,9 +122,6 @@ class OpVisitor : public TileVisitor {
     op.tile = tile_;
     op.offset = tier == Tier::kDevice ? device_offset_ : pinned_offset_;
     op.after = phase == kBefore ? LastEndBefore(event) : event;
-    // An event waits only for the operations that bring a copy to its lease.
-    op.before =
-        phase == kBefore && kind != Transfer::kDrop && kind != Transfer::kWrite ? event : kNever;
     op.position = kPositionsPerEvent * event + phase;
     ops_.push_back(op);
   }
@@ -168,7 +162,7 @@ bool TakesFrame(Transfer kind) { return kind != Transfer::kWrite && kind != Tran
 void FindWaits(const std::vector<uint64_t>& size_bytes, Plan* plan) {
   std::array<RangeMap<uint32_t>, 2> owners;  // by tier: the last drop of each range of the arena
   for (const bool writes : {false, true}) {
-    for (uint32_t i = 0; i < plan->ops.size() && !plan->options.is_stopped(); ++i) {
+    for (uint32_t i = 0; i < plan->ops.size() && !plan->options.stop; ++i) {
       Op& op = plan->ops[i];
       RangeMap<uint32_t>& tier = owners[op.tier == Tier::kDevice ? 0 : 1];
       const uint64_t end = op.offset + size_bytes[op.tile];
@@ -186,29 +180,6 @@ void FindWaits(const std::vector<uint64_t>& size_bytes, Plan* plan) {
   }
 }
 
-// Computes Op::before of each operation: the earliest of its own event and of `before` of the
-// operations that wait for it and of its tile's next operation.
-void FindDeadlines(size_t num_tiles, Plan* plan) {
-  std::vector<uint32_t> next_of_tile(num_tiles, kNever);
-  // Two passes, since operations at the period's start wait for operations at its end.
-  for (const bool again : {false, true}) {
-    for (size_t i = plan->ops.size(); i-- > 0 && !plan->options.is_stopped();) {
-      Op& op = plan->ops[i];
-      const uint32_t next = next_of_tile[op.tile];
-      op.before = std::min(op.before, next);
-      for (const uint32_t wait : plan->WaitsOf(i)) {
-        const bool is_before = (wait & kPeriodBefore) != 0;
-        Op& other = plan->ops[wait & ~kPeriodBefore];
-        if (op.before == kNever) continue;
-        other.before = std::min(other.before, op.before + (is_before ? plan->num_events : 0));
-      }
-      next_of_tile[op.tile] = op.before;
-    }
-    if (again) return;
-    for (uint32_t& next : next_of_tile) next = next == kNever ? kNever : next + plan->num_events;
-  }
-}
-
 }  // namespace
 
 void WriteOps(const Trace& trace, const EventsByTile& events, const TierPlan& device,
@@ -216,7 +187,7 @@ void WriteOps(const Trace& trace, const EventsByTile& events, const TierPlan& de
   OpVisitor visitor(trace, events, device, pinned, plan->options.has_store);
   TileWalk walk(trace, events, device.keeping, device.kept);
   for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
-    if (plan->options.is_stopped()) return;
+    if (plan->options.stop) return;
     visitor.BeginTile(tile);
     walk.Run(tile, visitor);
     visitor.EndTile(walk.on_device(), &plan->seam);
@@ -224,19 +195,16 @@ void WriteOps(const Trace& trace, const EventsByTile& events, const TierPlan& de
   // The seam is by tier, then by tile.
   std::ranges::stable_partition(
       plan->seam, [](Tier tier) { return tier == Tier::kDevice; }, &Place::tier);
-  const auto is_stopped = [plan] { return plan->options.is_stopped(); };
   // Sorts the operations by position. Those of one position are of one tile and keep their order.
   std::vector<uint32_t> count(device.keeping.num_positions + 1);
   for (const Op& op : visitor.ops()) ++count[op.position + 1];
   for (size_t p = 1; p < count.size(); ++p) count[p] += count[p - 1];
   plan->ops.resize(visitor.ops().size());
   for (const Op& op : visitor.ops()) {
-    if (is_stopped()) return;
+    if (plan->options.stop) return;
     plan->ops[count[op.position]++] = op;
   }
   FindWaits(pinned.keeping.size_bytes, plan);
-  if (is_stopped()) return;
-  FindDeadlines(trace.tiles.size(), plan);
 }
 
 }  // namespace spillway::plan

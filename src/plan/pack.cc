@@ -64,7 +64,7 @@ class Packer {
   absl::StatusOr<std::vector<uint64_t>> Run() {
     std::vector<uint32_t> begins(keeping_.num_positions, kNone);
     std::vector<uint32_t> ends(keeping_.num_positions + 1, kNone);
-    for (uint32_t u = 0; u < keeping_.uses.size() && !keeping_.is_stopped(); ++u) {
+    for (uint32_t u = 0; u < keeping_.uses.size() && !keeping_.stop; ++u) {
       const Use& use = keeping_.uses[u];
       if (keeping_.has_reserved_frame(use.tile)) continue;
       if (use.kind == Use::Kind::kHold && use.begin == use.end) continue;  // kept all the time
@@ -75,7 +75,7 @@ class Packer {
     SPILLWAY_RETURN_IF_ERROR(PlaceReservedFrames());
     SPILLWAY_RETURN_IF_ERROR(PlaceOverSeam());
     for (uint32_t p = 0; p <= keeping_.num_positions; ++p) {
-      if (keeping_.is_stopped()) return absl::CancelledError("planning was stopped");
+      if (keeping_.stop) return absl::CancelledError("planning was stopped");
       if (ends[p] != kNone) EndUse(ends[p]);
       if (p == keeping_.num_positions || begins[p] == kNone) continue;
       const uint32_t u = begins[p];
@@ -127,7 +127,7 @@ class Packer {
   absl::Status PlaceOverSeam() {
     std::vector<std::pair<uint32_t, TileIndex>> order;  // end of the first run, tile
     for (TileIndex tile = 0; tile < keeping_.num_tiles(); ++tile) {
-      if (keeping_.is_stopped()) return absl::OkStatus();
+      if (keeping_.stop) return absl::OkStatus();
       if (keeping_.has_reserved_frame(tile)) continue;
       if (keeping_.first[tile] == keeping_.first[tile + 1] || !kept_[Last(tile)]) continue;
       const uint32_t first = keeping_.first[tile];
@@ -419,7 +419,7 @@ absl::StatusOr<std::vector<uint64_t>> Pack(const Keeping& keeping, const PackOpt
                                            Kept* kept) {
   const Kept asked = *kept;
   auto offsets = Packer(keeping, options, /*compact=*/false, kept).Run();
-  if (offsets.ok() || keeping.is_stopped()) return offsets;
+  if (offsets.ok() || keeping.stop) return offsets;
   *kept = asked;
   auto compact = Packer(keeping, options, /*compact=*/true, kept).Run();
   if (compact.ok() || !options.may_break) return compact;

@@ -10,13 +10,13 @@
 #ifndef SPILLWAY_PLAN_PLAN_H_
 #define SPILLWAY_PLAN_PLAN_H_
 
-#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <span>
 #include <vector>
 
 #include "src/plan/keep.h"
+#include "src/plan/stop.h"
 #include "src/plan/trace.h"
 #include "src/plan/transfer.h"
 
@@ -25,10 +25,7 @@ namespace spillway::plan {
 struct Op {
   uint64_t offset = 0;  // of the frame, in the arena of `tier`
   TileIndex tile = 0;
-  uint32_t after = 0;  // event of its tile that it waits for; kNever: none
-  // The first event that is late if this operation is; kNever: none. For an event of the
-  // next period, num_events is added.
-  uint32_t before = 0;
+  uint32_t after = 0;       // event of its tile that it waits for; kNever: none
   uint32_t first_wait = 0;  // index into Plan::waits
   uint32_t position = 0;    // BeforeEvent, AtEvent or AfterEvent of an event
   Transfer kind = Transfer::kRead;
@@ -60,10 +57,8 @@ struct PlanOptions {
   // turn (reserve.h).
   uint64_t device_reserve_bytes = 0;
   uint64_t pinned_reserve_bytes = 0;
-  // Once true, planning ends soon and returns Cancelled. Null: planning is not stopped.
-  const std::atomic<bool>* stop = nullptr;
-
-  bool is_stopped() const { return stop != nullptr && *stop; }
+  // Once it is set, planning ends soon and returns Cancelled.
+  Stop stop = {};
 };
 
 // An operation may start when

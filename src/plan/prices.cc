@@ -89,7 +89,7 @@ PricedGaps GapsOf(const Keeping& keeping, const std::vector<Epoch>& epochs, cons
                   double weight) {
   PricedGaps priced;
   for (const Epoch& epoch : epochs) {
-    if (keeping.is_stopped()) break;
+    if (keeping.stop) break;
     const auto first = static_cast<uint32_t>(priced.gaps.size());
     ForPricedGaps(keeping, times, epoch, [&](const PricedGap& gap) { priced.gaps.push_back(gap); });
     const auto bytes = static_cast<double>(keeping.UseBytes(epoch.first_gap));
@@ -178,7 +178,7 @@ class Search {
 
   std::vector<double> Run() {
     for (double softness = 0.3; softness >= kSharpest; softness /= 2.5) {
-      if (keeping_.is_stopped()) break;
+      if (keeping_.stop) break;
       for (int round = 0; round < kRoundsAStage && Improve(softness); ++round) {
       }
     }
@@ -191,7 +191,7 @@ class Search {
   // Takes one step of Newton's method. Returns false if it no longer improves the value.
   bool Improve(double softness) {
     Evaluate(price_, softness, /*curves=*/true);
-    if (keeping_.is_stopped()) return false;
+    if (keeping_.stop) return false;
     const double value = value_;
     Matrix curve = Curvature();
     const double fence = Fence(softness);
@@ -205,7 +205,7 @@ class Search {
     }
     if (gain < 1e-3 * softness * softness) return false;
     std::vector<double> next(num_times_);
-    for (int tries = 0; tries < 12 && !keeping_.is_stopped(); ++tries, length /= 3) {
+    for (int tries = 0; tries < 12 && !keeping_.stop; ++tries, length /= 3) {
       for (size_t t = 0; t < num_times_; ++t) next[t] = price_[t] + length * way[t];
       Evaluate(next, softness, /*curves=*/false);
       if (value_ < value + 0.1 * length * gain) continue;
@@ -225,7 +225,7 @@ class Search {
     const Softened soft{softness};
     value_ = 0;
     for (const PricedGaps::Group& group : priced_.groups) {
-      if (keeping_.is_stopped()) break;
+      if (keeping_.stop) break;
       const double bytes = group.bytes * scale_;
       double all = 0, some = group.dirty ? 1 : 0;
       gap_share_.clear();
@@ -329,7 +329,7 @@ double LeastBytes(const Keeping& keeping, uint64_t capacity) {
   const std::vector<double> sum = Sums(found.price);
   double least = 0;
   for (const Epoch& epoch : found.epochs) {
-    if (keeping.is_stopped()) return 0;
+    if (keeping.stop) return 0;
     double all = 0, some = epoch.dirty ? 1 : 0;
     ForPricedGaps(keeping, found.times, epoch, [&](const PricedGap& gap) {
       const double cost = CostOf(gap, sum);
@@ -352,7 +352,7 @@ std::vector<float> KeptShares(const Keeping& keeping, uint64_t capacity, uint32_
   const Softened soft{kSharpest};
   std::vector<float> shares(keeping.uses.size());
   for (const Epoch& epoch : found.epochs) {
-    if (keeping.is_stopped()) break;
+    if (keeping.stop) break;
     double all = 0, some = 1, whole = 0;
     ForPricedGaps(keeping, found.times, epoch, [&](const PricedGap& gap) {
       const double cost = CostOf(gap, sum);

@@ -19,14 +19,13 @@ struct Held {
   void Add(uint64_t bytes) { peak = std::max(peak, now += bytes); }
 };
 
-uint64_t ReserveOf(const Trace& trace, Tier tier, uint64_t frame_alignment,
-                   const std::atomic<bool>* stop) {
+uint64_t ReserveOf(const Trace& trace, Tier tier, uint64_t frame_alignment, Stop stop) {
   std::map<uint16_t, Held> threads;
   Held all;
   uint64_t largest = 0;
   absl::flat_hash_map<TileIndex, std::deque<uint16_t>> holders;  // threads with leases in the tier
   for (const TraceEvent& event : trace.events) {
-    if (stop != nullptr && *stop) break;
+    if (stop) break;
     if (event.kind == TraceEvent::Kind::kDiscard) continue;
     const TraceTile& tile = trace.tiles[event.tile];
     const uint64_t bytes =
@@ -57,7 +56,7 @@ uint64_t ReserveOf(const Trace& trace, Tier tier, uint64_t frame_alignment,
 
 }  // namespace
 
-Reserve ReserveFor(const Trace& trace, uint64_t frame_alignment, const std::atomic<bool>* stop) {
+Reserve ReserveFor(const Trace& trace, uint64_t frame_alignment, Stop stop) {
   const auto is_first = [](const TraceEvent& event) { return event.thread == 0; };
   if (std::ranges::all_of(trace.events, is_first)) return {};
   return {.device_bytes = ReserveOf(trace, Tier::kDevice, frame_alignment, stop),

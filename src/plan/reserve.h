@@ -7,9 +7,9 @@
 #ifndef SPILLWAY_PLAN_RESERVE_H_
 #define SPILLWAY_PLAN_RESERVE_H_
 
-#include <atomic>
 #include <cstdint>
 
+#include "src/plan/stop.h"
 #include "src/plan/trace.h"
 
 namespace spillway::plan {
@@ -24,8 +24,7 @@ struct Reserve {
 // peak that all leases of the trace hold, plus one frame of the largest tile for each thread. It is
 // zero for one thread, whose leases come in the plan's order. Once `stop` is true, the result is
 // arbitrary. REQUIRES: a trace for which Validate returns OK.
-Reserve ReserveFor(const Trace& trace, uint64_t frame_alignment,
-                   const std::atomic<bool>* stop = nullptr);
+Reserve ReserveFor(const Trace& trace, uint64_t frame_alignment, Stop stop = {});
 
 }  // namespace spillway::plan
 

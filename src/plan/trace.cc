@@ -75,7 +75,7 @@ uint64_t Mix(uint64_t hash, uint64_t value) {
 
 }  // namespace
 
-absl::Status Validate(const Trace& trace, const std::atomic<bool>* stop) {
+absl::Status Validate(const Trace& trace, Stop stop) {
   if (trace.events.empty()) return absl::InvalidArgumentError("trace: it has no events");
   constexpr size_t kMaxEvents = size_t{1} << 28;  // fewer than 2^31 operations
   if (trace.events.size() > kMaxEvents) {
@@ -89,7 +89,7 @@ absl::Status Validate(const Trace& trace, const std::atomic<bool>* stop) {
   }
   std::vector<Holders> holders(trace.tiles.size());
   for (size_t i = 0; i < trace.events.size(); ++i) {
-    if (stop != nullptr && *stop) return absl::CancelledError("planning was stopped");
+    if (stop) return absl::CancelledError("planning was stopped");
     const TraceEvent& event = trace.events[i];
     if (event.tile >= trace.tiles.size()) {
       return Wrong(trace, i, absl::StrCat("there are ", trace.tiles.size(), " tiles"));

@@ -7,7 +7,6 @@
 #ifndef SPILLWAY_PLAN_TRACE_H_
 #define SPILLWAY_PLAN_TRACE_H_
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -19,6 +18,7 @@
 #include "absl/status/status.h"
 #include "spillway/types.h"
 #include "src/base/stable_array.h"
+#include "src/plan/stop.h"
 #include "src/plan/tile_bits.h"
 
 namespace spillway::plan {
@@ -98,7 +98,7 @@ class EventLog {
 // once, none is held at the end, and only transient tiles that are not leased are discarded.
 // InvalidArgument names the event, the tile and what is wrong. Returns Cancelled once `stop` is
 // true.
-absl::Status Validate(const Trace& trace, const std::atomic<bool>* stop = nullptr);
+absl::Status Validate(const Trace& trace, Stop stop = {});
 
 // The fingerprint of a step, computed use by use. It is equal for steps in which each tile has the
 // same uses (leases and discards) in the same order, and different, as a rule, for others. It does

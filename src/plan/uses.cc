@@ -110,7 +110,7 @@ Keeping LeasedUses(const Trace& trace, const EventsByTile& events, uint64_t fram
   const std::vector<bool> is_zero =  // by event
       zeros_are_free ? IsZeroBefore(trace, events.stop()) : std::vector<bool>(trace.events.size());
   for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
-    if (events.is_stopped()) return keeping;
+    if (events.stop()) return keeping;
     uses.BeginTile(tile);
     int leases = 0;
     bool cleaned_before_first = false;
@@ -149,12 +149,12 @@ Keeping LeasedUses(const Trace& trace, const EventsByTile& events, uint64_t fram
 
 }  // namespace
 
-EventsByTile::EventsByTile(const Trace& trace, const std::atomic<bool>* stop)
+EventsByTile::EventsByTile(const Trace& trace, Stop stop)
     : stop_(stop), first_(trace.tiles.size() + 2) {
   for (const TraceEvent& event : trace.events) ++first_[event.tile + 2];
   for (size_t i = 2; i < first_.size(); ++i) first_[i] += first_[i - 1];
   events_.resize(trace.events.size());
-  for (uint32_t e = 0; e < events_.size() && !is_stopped(); ++e)
+  for (uint32_t e = 0; e < events_.size() && !stop_; ++e)
     events_[first_[trace.events[e].tile + 1]++] = e;
 }
 
@@ -174,7 +174,7 @@ Keeping PinnedUses(const Trace& trace, const EventsByTile& events, const Keeping
   PinnedUseVisitor visitor(&uses);
   TileWalk walk(trace, events, device, device_kept);
   for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
-    if (events.is_stopped()) return keeping;
+    if (events.stop()) return keeping;
     uses.BeginTile(tile);
     walk.Run(tile, visitor);
     if (!has_store && events.Of(tile).empty()) uses.Hold(0, 0);
@@ -185,11 +185,11 @@ Keeping PinnedUses(const Trace& trace, const EventsByTile& events, const Keeping
   return keeping;
 }
 
-std::vector<bool> IsZeroBefore(const Trace& trace, const std::atomic<bool>* stop) {
+std::vector<bool> IsZeroBefore(const Trace& trace, Stop stop) {
   std::vector<bool> zero, before(trace.events.size());
   for (const TraceTile& tile : trace.tiles) zero.push_back(!tile.stored);
   for (int round = 0; round < 2; ++round) {
-    for (size_t e = 0; e < trace.events.size() && !(stop != nullptr && *stop); ++e) {
+    for (size_t e = 0; e < trace.events.size() && !stop; ++e) {
       const TraceEvent& event = trace.events[e];
       before[e] = zero[event.tile];
       if (event.kind == Kind::kDiscard) zero[event.tile] = true;

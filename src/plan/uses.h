@@ -7,12 +7,12 @@
 #ifndef SPILLWAY_PLAN_USES_H_
 #define SPILLWAY_PLAN_USES_H_
 
-#include <atomic>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "src/plan/keeping.h"
+#include "src/plan/stop.h"
 #include "src/plan/trace.h"
 
 namespace spillway::plan {
@@ -21,15 +21,14 @@ namespace spillway::plan {
 // from them is no longer needed.
 class EventsByTile {
  public:
-  explicit EventsByTile(const Trace& trace, const std::atomic<bool>* stop = nullptr);
-  const std::atomic<bool>* stop() const { return stop_; }
-  bool is_stopped() const { return stop_ != nullptr && *stop_; }
+  explicit EventsByTile(const Trace& trace, Stop stop = {});
+  Stop stop() const { return stop_; }
   std::span<const uint32_t> Of(TileIndex tile) const {
     return std::span(events_).subspan(first_[tile], first_[tile + 1] - first_[tile]);
   }
 
  private:
-  const std::atomic<bool>* const stop_;
+  const Stop stop_;
   std::vector<uint32_t> events_, first_;
 };
 
@@ -47,7 +46,7 @@ Keeping PooledUses(const Trace& trace, const EventsByTile& events);
 
 // Returns, by event, whether its tile has no bytes just before it, in a period that follows equal
 // periods. Once `stop` is true, the result is arbitrary.
-std::vector<bool> IsZeroBefore(const Trace& trace, const std::atomic<bool>* stop);
+std::vector<bool> IsZeroBefore(const Trace& trace, Stop stop);
 
 // Receives what happens to one tile over a period, in order. `event` is the event before, at or
 // after which it happens.

@@ -10,14 +10,14 @@
 
 namespace spillway::engine {
 
-PlanFollower::PlanFollower(StepPlan step, const std::atomic<bool>* stop)
+PlanFollower::PlanFollower(StepPlan step, plan::Stop stop)
     : step_(std::move(step)),
       takes_any_frame_(step_.plan.options.device_reserve_bytes > 0 ||
                        step_.plan.options.pinned_reserve_bytes > 0),
       tiles_(step_, takes_any_frame_, stop),
       ready_(step_, tiles_, takes_any_frame_, stop),
       periods_(tiles_.index().num_moves) {
-  if (takes_any_frame_ && (stop == nullptr || !*stop)) room_.emplace(step_);
+  if (takes_any_frame_ && !stop) room_.emplace(step_);
 }
 
 void PlanFollower::Restart() {

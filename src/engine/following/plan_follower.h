@@ -17,7 +17,6 @@
 #define SPILLWAY_ENGINE_FOLLOWING_PLAN_FOLLOWER_H_
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -39,7 +38,7 @@ class PlanFollower {
 
   // Starts at the plan's begin. The cost grows with the plan. Once `stop` is true, the constructor
   // returns soon, and the follower must not be used.
-  explicit PlanFollower(StepPlan step, const std::atomic<bool>* stop = nullptr);
+  explicit PlanFollower(StepPlan step, plan::Stop stop = {});
   PlanFollower(const PlanFollower&) = delete;
   PlanFollower& operator=(const PlanFollower&) = delete;
   // Returns to the plan's begin. The cost does not grow with the plan.

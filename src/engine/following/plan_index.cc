@@ -13,11 +13,9 @@ namespace {
 using plan::TileIndex;
 using plan::TraceEvent;
 
-bool IsStopped(const std::atomic<bool>* stop) { return stop != nullptr && *stop; }
-
 }  // namespace
 
-PlanIndex IndexOf(const StepPlan& step, const std::atomic<bool>* stop) {
+PlanIndex IndexOf(const StepPlan& step, plan::Stop stop) {
   const std::vector<plan::Op>& ops = step.plan.ops;
   const std::vector<TraceEvent>& events = step.trace.events;
   const size_t num_tiles = step.trace.tiles.size();
@@ -33,7 +31,7 @@ PlanIndex IndexOf(const StepPlan& step, const std::atomic<bool>* stop) {
     index.num_moves += plan::HasLink(op.kind) ? 1 : 0;
   }
   for (const TraceEvent& event : events) index.first_use[event.tile + 1] += IsUse(event) ? 1 : 0;
-  if (IsStopped(stop)) return index;
+  if (stop) return index;
   std::partial_sum(index.first_op.begin(), index.first_op.end(), index.first_op.begin());
   std::partial_sum(index.first_use.begin(), index.first_use.end(), index.first_use.begin());
   index.ops.resize(ops.size());
@@ -52,7 +50,7 @@ PlanIndex IndexOf(const StepPlan& step, const std::atomic<bool>* stop) {
   };
   std::vector<uint32_t> uses_until(events.size()), releases_until(events.size());
   for (uint32_t event = 0; event < events.size(); ++event) {
-    if (IsStopped(stop)) return index;
+    if (stop) return index;
     pass_ops(plan::AtEvent(event));
     const TileIndex tile = events[event].tile;
     if (IsUse(events[event])) {
@@ -72,7 +70,7 @@ PlanIndex IndexOf(const StepPlan& step, const std::atomic<bool>* stop) {
   index.need_releases.resize(ops.size());
   index.first_waiting.resize(ops.size() + 2);
   for (op = 0; op < ops.size(); ++op) {
-    if (IsStopped(stop)) return index;
+    if (stop) return index;
     if (ops[op].after != plan::kNever) {
       index.need_uses[op] = uses_until[ops[op].after & ~plan::kPeriodBefore];
       index.need_releases[op] = releases_until[ops[op].after & ~plan::kPeriodBefore];
@@ -83,7 +81,7 @@ PlanIndex IndexOf(const StepPlan& step, const std::atomic<bool>* stop) {
   std::partial_sum(index.first_waiting.begin(), index.first_waiting.end(),
                    index.first_waiting.begin());
   index.waiting.resize(index.first_waiting.back());
-  for (op = 0; op < ops.size() && !IsStopped(stop); ++op) {
+  for (op = 0; op < ops.size() && !stop; ++op) {
     for (const uint32_t wait : step.plan.WaitsOf(op))
       index.waiting[index.first_waiting[(wait & ~plan::kPeriodBefore) + 1]++] = op;
   }

@@ -6,7 +6,6 @@
 #ifndef SPILLWAY_ENGINE_FOLLOWING_PLAN_INDEX_H_
 #define SPILLWAY_ENGINE_FOLLOWING_PLAN_INDEX_H_
 
-#include <atomic>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -56,7 +55,7 @@ struct PlanIndex {
 };
 
 // Builds the index. The result is incomplete if `stop` becomes true.
-PlanIndex IndexOf(const StepPlan& step, const std::atomic<bool>* stop);
+PlanIndex IndexOf(const StepPlan& step, plan::Stop stop);
 
 }  // namespace spillway::engine
 

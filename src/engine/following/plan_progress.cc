@@ -9,8 +9,7 @@ namespace spillway::engine {
 using plan::TileIndex;
 using plan::TraceEvent;
 
-PlanProgress::PlanProgress(const StepPlan& step, bool takes_any_frame,
-                           const std::atomic<bool>* stop)
+PlanProgress::PlanProgress(const StepPlan& step, bool takes_any_frame, plan::Stop stop)
     : step_(step),
       takes_any_frame_(takes_any_frame),
       index_(IndexOf(step, stop)),
@@ -20,7 +19,7 @@ PlanProgress::PlanProgress(const StepPlan& step, bool takes_any_frame,
             [](const plan::Place& a, const plan::Place& b) { return a.tile < b.tile; });
   due_at_start_.resize(tiles_.size());
   for (TileIndex tile = 0; tile < tiles_.size(); ++tile) {
-    if (stop != nullptr && *stop) return;
+    if (stop) return;
     due_at_start_[tile] = index_.NumOps(tile) > 0 && MayStart(NextOp(tile));
   }
   Restart();

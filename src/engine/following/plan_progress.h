@@ -8,7 +8,6 @@
 #define SPILLWAY_ENGINE_FOLLOWING_PLAN_PROGRESS_H_
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -28,7 +27,7 @@ class PlanProgress {
 
   // Starts at the plan's begin. `step` must outlive it. Once `stop` is true, the constructor
   // returns soon, and the object must not be used.
-  PlanProgress(const StepPlan& step, bool takes_any_frame, const std::atomic<bool>* stop);
+  PlanProgress(const StepPlan& step, bool takes_any_frame, plan::Stop stop);
   // Returns to the plan's begin. The cost does not grow with the plan.
   void Restart() { ++run_; }
   // The tiles of the step. A tile with another index was added since, and the plan does not contain

@@ -7,11 +7,11 @@
 namespace spillway::engine {
 
 ReadyOps::ReadyOps(const StepPlan& step, const PlanProgress& tiles, bool takes_any_frame,
-                   const std::atomic<bool>* stop)
+                   plan::Stop stop)
     : step_(step), takes_any_frame_(takes_any_frame) {
   std::array<std::vector<uint32_t>, kNoOrder + 1> start;
   for (plan::TileIndex tile = 0; tile < tiles.num_tiles(); ++tile) {
-    if (stop != nullptr && *stop) return;
+    if (stop) return;
     if (!tiles.HasOpDue(tile)) continue;
     const Count op = tiles.NextOp(tile);
     start[QueueOf(op)].push_back(static_cast<uint32_t>(op));

@@ -8,7 +8,6 @@
 #define SPILLWAY_ENGINE_FOLLOWING_READY_OPS_H_
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -33,8 +32,7 @@ class ReadyOps {
 
   // Begins with the operations of `tiles` that may start at the plan's begin. `step` must outlive
   // it.
-  ReadyOps(const StepPlan& step, const PlanProgress& tiles, bool takes_any_frame,
-           const std::atomic<bool>* stop);
+  ReadyOps(const StepPlan& step, const PlanProgress& tiles, bool takes_any_frame, plan::Stop stop);
   // Returns to the plan's begin.
   void Restart();
 
