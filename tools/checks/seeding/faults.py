@@ -54,8 +54,8 @@ FAULTS = (
     Fault(
         "lock-not-taken", "the mover grants a lease without its lock",
         "src/engine/pager_driver.cc",
-        "  done.status = std::move(status);\n  MutexLock lock(&mu_);\n",
-        "  done.status = std::move(status);\n",
+        "  Action done = grant;\n  MutexLock lock(&mu_);\n",
+        "  Action done = grant;\n",
         Check(ASAN, "asan", targets=("spillway_engine",)),
         r"-Wthread-safety"),
     Fault(
