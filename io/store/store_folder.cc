@@ -132,15 +132,8 @@ std::optional<pid_t> PidIn(const std::string& lock_path) {
   return pid;
 }
 
-// Takes the lock. Tries several times, because a concurrent call of IsLocked holds it for a moment.
-bool TryLock(int fd) {
-  constexpr int kTries = 10;
-  for (int i = 1; ::flock(fd, LOCK_EX | LOCK_NB) != 0; ++i) {
-    if (errno != EWOULDBLOCK || i == kTries) return false;
-    ::usleep(2000);
-  }
-  return true;
-}
+// Whether the errno says that this user, or the file system, forbids writing a file.
+bool ForbidsWriting(int error) { return error == EACCES || error == EPERM || error == EROFS; }
 
 absl::StatusOr<bool> Exists(const std::string& path) {
   struct stat info;
@@ -296,11 +289,6 @@ absl::Status StoreFolder::CheckIsThere() const {
   return absl::OkStatus();
 }
 
-bool StoreFolder::IsLocked() const {
-  const ScopedFd fd(OpenRetrying(File(kLockName), O_RDONLY));
-  return fd.get() >= 0 && ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-}
-
 // Returns the error for a lock that another StoreFolder has.
 absl::Status StoreFolder::InUse() const {
   const std::optional<pid_t> pid = PidIn(File(kLockName));
@@ -324,12 +312,24 @@ absl::Status StoreFolder::CheckIsNamed() const {
       absl::StrCat("store folder ", path_, " was removed while it was opened; try again"));
 }
 
-absl::Status StoreFolder::Lock() {
+absl::Status StoreFolder::Lock() { return TakeLock(/*to_read=*/false); }
+
+absl::Status StoreFolder::LockToRead() { return TakeLock(/*to_read=*/true); }
+
+absl::Status StoreFolder::TakeLock(bool to_read) {
   const std::string path = File(kLockName);
+  bool is_shared = false;
   while (true) {
     lock_fd_ = OpenRetrying(path, O_RDWR | O_CREAT | O_EXCL);
     made_lock_file_ = lock_fd_ >= 0;
     if (lock_fd_ < 0 && errno == EEXIST) lock_fd_ = OpenRetrying(path, O_RDWR);
+    is_shared = to_read && lock_fd_ < 0 && ForbidsWriting(errno);
+    if (is_shared) {
+      const int error = errno;
+      lock_fd_ = OpenRetrying(path, O_RDONLY);
+      if (lock_fd_ < 0 && errno == ENOENT && error == EROFS) return CheckFiles();
+      if (lock_fd_ < 0 && errno == ENOENT) errno = error;
+    }
     if (lock_fd_ < 0 && errno == ENOENT) {
       SPILLWAY_RETURN_IF_ERROR(CheckIsNamed());
       continue;  // the lock file's owner removed it in between
@@ -339,7 +339,7 @@ absl::Status StoreFolder::Lock() {
       ::close(std::exchange(lock_fd_, -1));
       return ours;
     }
-    if (!TryLock(lock_fd_)) {
+    if (::flock(lock_fd_, (is_shared ? LOCK_SH : LOCK_EX) | LOCK_NB) != 0) {
       const int error = errno;
       ::close(std::exchange(lock_fd_, -1));
       made_lock_file_ = false;
@@ -353,7 +353,7 @@ absl::Status StoreFolder::Lock() {
     ::close(std::exchange(lock_fd_, -1));  // the locked file was just removed by its owner
   }
   base::CloseInChildren(lock_fd_);
-  if (absl::Status files = CheckFiles(); !files.ok()) return files;
+  if (absl::Status files = CheckFiles(); !files.ok() || is_shared) return files;
   // The process id is only for the message above. If there is no room for it, the message says
   // "another process".
   const std::string pid = absl::StrCat(::getpid(), "\n");

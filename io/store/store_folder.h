@@ -53,11 +53,13 @@ class StoreFolder {
   // NotFound if the folder was removed since it was opened. Unavailable, with nothing changed, if
   // Spillway did not make the lock file. Otherwise the errors of CheckFiles.
   absl::Status Lock();
+  // Takes the lock for a caller that only reads. If this user or the file system forbids writing
+  // the lock file, takes a shared lock, which excludes those that Lock took, and writes nothing. On
+  // a read-only file system without a lock file there is nothing to lock. Errors as for Lock.
+  absl::Status LockToRead();
   // Unavailable if the folder or the lock file has been removed meanwhile: what is written here is
   // then lost when this process ends.
   absl::Status CheckIsThere() const;
-  // Whether another StoreFolder has the lock; for a caller that may only read the folder.
-  bool IsLocked() const;
   // Describes the process that has the lock, or had it last: "process 123".
   std::string HolderOfLock() const;
 
@@ -96,6 +98,7 @@ class StoreFolder {
   explicit StoreFolder(std::string path) : path_(std::move(path)) {}
   std::string File(std::string_view name) const;
   void CloseLock();
+  absl::Status TakeLock(bool to_read);
   absl::Status InUse() const;
   absl::Status CheckIsNamed() const;
 

@@ -22,8 +22,8 @@
 
 namespace spillway::io {
 
-// Externally synchronised. It holds the locks of the folders that this user may write. While it
-// holds one, no other process can open the store, unless one had it already.
+// Externally synchronised. It holds the locks of the folders. While it holds one, no other process
+// can open the store, unless one had it already.
 class StoreView {
  public:
   enum class Wanted : uint8_t {

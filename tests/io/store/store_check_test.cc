@@ -8,6 +8,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -21,6 +22,7 @@
 #include "io/faulty_io_engine.h"
 #include "io/posix_io_engine.h"
 #include "tests/io/store/store_test_util.h"
+#include "tests/read_only_mount.h"
 #include "tests/seed.h"
 
 namespace spillway::io {
@@ -85,6 +87,22 @@ class StoreCheckTest : public StoreTest {
     const StoreCheckReport report = Check();
     for (const StoreFinding& finding : report.findings) ADD_FAILURE() << finding.message;
     EXPECT_TRUE(report.orphans.empty()) << report.orphans[0].path << report.orphans[0].offset;
+  }
+
+  // Makes the commit "four", and goes on with a copy of the store as a kill leaves it.
+  void KeepACopyWithLog() {
+    const std::string copy = folder_ / "copy";
+    {
+      auto store = Open(options_);
+      ASSERT_TRUE(store);
+      ASSERT_TRUE(store->Commit("four").ok());
+      for (const char* name : {"a", "b"}) {
+        std::filesystem::create_directories(copy + "/" + name);
+        std::filesystem::copy(folder_ / name, copy + "/" + name,
+                              std::filesystem::copy_options::recursive);
+      }
+    }
+    options_.folders = {copy + "/a", copy + "/b"};
   }
 
   StoreOptions options_;
@@ -314,19 +332,7 @@ TEST_F(StoreCheckTest, WhatACrashLeavesIsNoDamageAndIsGivenBack) {
 }
 
 TEST_F(StoreCheckTest, TheLogOfACrashIsReadAndLeft) {
-  const std::string copy = folder_ / "copy";
-  {
-    auto store = Open(options_);
-    ASSERT_TRUE(store);
-    ASSERT_TRUE(store->Commit("four").ok());
-    // Copies the store as a kill leaves it.
-    for (const char* name : {"a", "b"}) {
-      std::filesystem::create_directories(copy + "/" + name);
-      std::filesystem::copy(folder_ / name, copy + "/" + name,
-                            std::filesystem::copy_options::recursive);
-    }
-  }
-  options_.folders = {copy + "/a", copy + "/b"};
+  KeepACopyWithLog();
   const std::string log = Catalog() + "-wal";
   ASSERT_GT(std::filesystem::file_size(log), 0u);
   const auto size = std::filesystem::file_size(log);
@@ -337,6 +343,80 @@ TEST_F(StoreCheckTest, TheLogOfACrashIsReadAndLeft) {
   }
   EXPECT_EQ(Check().damage, 0u);
   EXPECT_EQ(std::filesystem::file_size(log), size) << "the log was merged";
+}
+
+// The log names the newest commit, and must be read where nothing can be written.
+class ReadOnlyStoreTest : public StoreCheckTest {
+ protected:
+  void SetUp() override {
+    StoreCheckTest::SetUp();
+    KeepACopyWithLog();
+    ASSERT_GT(std::filesystem::file_size(Catalog() + "-wal"), 0u);
+  }
+  // Expects that the newest commit is read and whole, and that nothing was written.
+  void ExpectReadable() {
+    const auto before = FilesIn(options_.folders[0]);
+    for (const auto wanted : {StoreView::Wanted::kAlone, StoreView::Wanted::kAnyState}) {
+      const auto view = StoreView::Open(options_.folders, wanted);
+      ASSERT_TRUE(view.ok()) << view.status();
+      EXPECT_EQ((*view)->holder(), "");
+      EXPECT_EQ((*(*view)->catalog().ReadCommit())->user_state, "four");
+    }
+    ExpectWhole();
+    EXPECT_EQ(FilesIn(options_.folders[0]), before);
+  }
+};
+
+TEST_F(ReadOnlyStoreTest, AReadOnlyFileSystemIsEnough) {
+  const test::ReadOnlyMount seen(folder_ / "copy", folder_ / "seen");
+  if (!seen.is_mounted()) GTEST_SKIP() << seen.why();
+  const std::vector<std::string> writable =
+      std::exchange(options_.folders, {seen / "a", seen / "b"});
+  ExpectReadable();
+  {
+    const auto view = View();
+    ASSERT_TRUE(view);
+    EXPECT_EQ(Store::Open({.folders = writable}, &io_).status().code(),
+              absl::StatusCode::kFailedPrecondition)
+        << "the view holds the lock";
+    const auto another = StoreView::Open(options_.folders, StoreView::Wanted::kAlone);
+    EXPECT_TRUE(another.ok()) << another.status();
+    const absl::Status repaired = ReclaimOrphans(view.get(), {{.kind = Orphan::Kind::kUnnamed}});
+    EXPECT_TRUE(absl::IsUnavailable(repaired)) << repaired;
+    EXPECT_THAT(std::string(repaired.message()), HasSubstr("EROFS"));
+  }
+  std::filesystem::remove(writable[0] + "/spillway-lock");
+  ExpectReadable();
+  // Without a log, the file alone is read.
+  options_.folders = writable;
+  Open(options_).reset();
+  options_.folders = {seen / "a", seen / "b"};
+  ExpectReadable();
+}
+
+TEST_F(ReadOnlyStoreTest, TheRightToReadIsEnough) {
+  using std::filesystem::perms;
+  constexpr perms kRead = perms::owner_read | perms::group_read | perms::others_read;
+  constexpr perms kPass = perms::owner_exec | perms::group_exec | perms::others_exec;
+  const auto permit = [&](perms extra) {
+    for (const std::string& folder : options_.folders) {
+      std::filesystem::permissions(folder, kRead | kPass | extra);
+      for (const std::string& name : FilesIn(folder))
+        std::filesystem::permissions(folder + "/" + name, kRead | extra);
+    }
+  };
+  permit(perms::none);
+  for (const std::string& path : {folder_.path(), folder_ / "copy"})
+    std::filesystem::permissions(path, kPass, std::filesystem::perm_options::add);
+  const bool is_root = ::geteuid() == 0;
+  ASSERT_TRUE(!is_root || ::seteuid(65534) == 0);
+  ExpectReadable();
+  const auto view = View();
+  ASSERT_TRUE(!is_root || ::seteuid(0) == 0);
+  permit(perms::owner_write);
+  ASSERT_TRUE(view);
+  EXPECT_EQ(OpenError(options_).code(), absl::StatusCode::kFailedPrecondition)
+      << "the view holds the lock";
 }
 
 TEST_F(StoreCheckTest, AStoreInUseIsSomebodyElses) {
