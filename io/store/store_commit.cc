@@ -7,7 +7,7 @@
 //      into kept the row that it replaces if a snapshot needs that; the end of tensors that were
 //      removed; the bytes that become free; the segment files; the row of the commit. The commit is
 //      durable when the transaction returns; until then the last commit stands.
-//   3. Write the witness.
+//   3. Write the witness of each folder.
 //   4. Free the extents that neither the new commit nor a snapshot names.
 // If step 2 fails, whoever opens the store next may still find the new commit: extents of both
 // states stay in use until a later commit or restore succeeds.

@@ -85,7 +85,7 @@ absl::Status StoreView::OpenCatalog() {
   SPILLWAY_ASSIGN_OR_RETURN(const auto last, catalog_->ReadCommit());
   // While another process commits, the witness may be newer than the state that is seen here.
   if (!holder_.empty()) return absl::OkStatus();
-  return Witness(folders_[0].WitnessPath(), meta.store_id).Check(last);
+  return Witness(folders_, meta.store_id).Check(last);
 }
 
 }  // namespace spillway::io
