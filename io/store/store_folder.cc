@@ -18,6 +18,7 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -199,6 +200,10 @@ absl::Status FileErrorToStatus(int error, std::string_view what) {
   }
 }
 
+bool IsDeviceError(const absl::Status& status) {
+  return absl::StrContains(status.message(), "(EIO)");
+}
+
 absl::StatusOr<StoreFolder> StoreFolder::Open(const std::string& path, Mode mode) {
   if (path.empty())
     return absl::InvalidArgumentError("a store folder's name is empty; name a folder");
@@ -214,6 +219,8 @@ absl::StatusOr<StoreFolder> StoreFolder::Open(const std::string& path, Mode mode
   if (mode == Mode::kMake)
     SPILLWAY_RETURN_IF_ERROR(MakeFolders(folder.path_, &folder.made_folders_));
   folder.folder_fd_ = OpenRetrying(folder.path_, O_RDONLY | O_DIRECTORY);
+  if (folder.folder_fd_ < 0 && mode == Mode::kIfThere && (errno == ENOENT || errno == EIO))
+    return folder;
   if (folder.folder_fd_ < 0)
     return FileErrorToStatus(
         errno,
@@ -224,6 +231,9 @@ absl::StatusOr<StoreFolder> StoreFolder::Open(const std::string& path, Mode mode
     return FileErrorToStatus(errno, absl::StrCat("stat ", path));
   folder.device_ = info.st_dev;
   folder.inode_ = info.st_ino;
+  // The kernel may still know the folder of a device that it can no longer read.
+  if (mode == Mode::kIfThere && IsDeviceError(folder.ListSegments().status()))
+    ::close(std::exchange(folder.folder_fd_, -1));
   return folder;
 }
 
@@ -268,7 +278,7 @@ std::string StoreFolder::SegmentPath(uint32_t segment) const {
 }
 
 bool StoreFolder::IsSameAs(const StoreFolder& other) const {
-  return device_ == other.device_ && inode_ == other.inode_;
+  return is_there() && other.is_there() && device_ == other.device_ && inode_ == other.inode_;
 }
 
 std::string StoreFolder::HolderOfLock() const {
@@ -317,6 +327,7 @@ absl::Status StoreFolder::Lock() { return TakeLock(/*to_read=*/false); }
 absl::Status StoreFolder::LockToRead() { return TakeLock(/*to_read=*/true); }
 
 absl::Status StoreFolder::TakeLock(bool to_read) {
+  if (!is_there()) return absl::OkStatus();
   const std::string path = File(kLockName);
   bool is_shared = false;
   while (true) {
@@ -363,6 +374,7 @@ absl::Status StoreFolder::TakeLock(bool to_read) {
 }
 
 absl::StatusOr<std::optional<FolderIdentity>> StoreFolder::ReadIdentity() const {
+  if (!is_there()) return std::optional<FolderIdentity>();
   const std::string path = File(kIdentityName);
   const ScopedFd fd(OpenRetrying(path, O_RDONLY));
   if (fd.get() < 0 && errno == ENOENT) return std::optional<FolderIdentity>();
@@ -463,6 +475,7 @@ absl::StatusOr<std::vector<uint32_t>> StoreFolder::ListSegments() const {
 }
 
 absl::Status StoreFolder::CheckFiles() const {
+  if (!is_there()) return absl::OkStatus();
   SPILLWAY_ASSIGN_OR_RETURN(std::vector<std::string> files, ListStoreFiles());
   files.push_back(File(kLockName));
   for (const std::string& path : files) {

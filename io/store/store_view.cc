@@ -32,10 +32,11 @@ absl::StatusOr<std::unique_ptr<StoreView>> StoreView::Open(const std::vector<std
   SPILLWAY_RETURN_IF_ERROR(view->Lock(wanted));
   for (const StoreFolder& folder : view->folders_) {
     SPILLWAY_ASSIGN_OR_RETURN(std::optional<FolderIdentity> identity, folder.ReadIdentity());
+    if (!folder.is_there()) continue;
     if (!identity) {
       return absl::NotFoundError(absl::StrCat("the store in ", folder.path(), " was just removed"));
     }
-    view->identities_.push_back(*std::move(identity));
+    if (&folder == view->folders_.data()) view->identity_ = *std::move(identity);
   }
   SPILLWAY_RETURN_IF_ERROR(view->OpenCatalog());
   return view;
@@ -76,7 +77,7 @@ absl::Status StoreView::OpenCatalog() {
                                      : Mode::kReadAlone;
   SPILLWAY_ASSIGN_OR_RETURN(catalog_, Catalog::OpenToRead(path, mode));
   const CatalogMeta& meta = catalog_->meta();
-  if (meta.store_id != identities_[0].store_id || meta.num_folders != identities_.size()) {
+  if (meta.store_id != identity_.store_id || meta.num_folders != folders_.size()) {
     return absl::DataLossError(absl::StrCat(path, " is the catalog of store ", meta.store_id,
                                             " with ", base::FormatCount(meta.num_folders, "folder"),
                                             ", not of the store whose folder it lies "

@@ -35,7 +35,8 @@ int OpenRetrying(const std::string& path, int flags) {
 
 Witness::Witness(const std::vector<StoreFolder>& folders, std::string store_id)
     : store_id_(std::move(store_id)) {
-  for (const StoreFolder& folder : folders) files_.push_back({folder.WitnessPath()});
+  for (const StoreFolder& folder : folders)
+    if (folder.is_there()) files_.push_back({folder.WitnessPath()});
 }
 
 Witness::~Witness() {

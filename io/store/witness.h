@@ -53,7 +53,7 @@ class Witness {
     std::string path;
     int fd = -1;  // open from the first Write on
   };
-  std::vector<File> files_;  // by folder
+  std::vector<File> files_;
   const std::string store_id_;
 };
 

@@ -369,6 +369,14 @@ TEST(StoreCommandsOnTwoFolders, TheyAreNamedTogether) {
   EXPECT_EQ(inspected.json()["devices"].size(), 2u);
   EXPECT_EQ(RunCommand({"fsck", both}).exit_code, 0);
   EXPECT_NE(RunCommand({"inspect", training / "a"}).exit_code, 0);
+  fs::rename(training / "b", training / "unmounted");
+  const Ended lost = RunCommand({"inspect", both, "--json"});
+  EXPECT_EQ(lost.exit_code, 0) << lost.err;
+  EXPECT_THAT(lost.err, HasSubstr(training / "b" + " is not there"));
+  EXPECT_EQ(RunCommand({"fsck", both}).exit_code, 4);
+  EXPECT_EQ(RunCommand({"trim", both}).exit_code, 1);
+  EXPECT_FALSE(fs::exists(training / "b"));
+  fs::rename(training / "unmounted", training / "b");
   const Ended half = RunCommand({"remove", training / "b", "--yes"});
   EXPECT_EQ(half.exit_code, 2);
   EXPECT_THAT(half.err, HasSubstr("2 folders"));
