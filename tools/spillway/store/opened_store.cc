@@ -36,9 +36,11 @@ absl::StatusOr<std::unique_ptr<OpenedStore>> OpenedStore::Open(
     const std::vector<std::string>& folders) {
   // The store only adds its files to the engine. Nothing is read or written through it.
   SPILLWAY_ASSIGN_OR_RETURN(std::unique_ptr<io::IoEngine> io, io::PosixIoEngine::Create({}));
-  SPILLWAY_ASSIGN_OR_RETURN(
-      auto store,
-      AsUsage(io::Store::Open({.folders = folders, .create = false, .when_full = true}, io.get())));
+  const io::StoreOptions options{
+      .folders = folders, .create = false, .when_full = true, .on_lost_file = [](const auto& what) {
+        absl::FPrintF(stderr, "note: %s\n", what);
+      }};
+  SPILLWAY_ASSIGN_OR_RETURN(auto store, AsUsage(io::Store::Open(options, io.get())));
   return std::unique_ptr<OpenedStore>(new OpenedStore(std::move(io), std::move(store)));
 }
 
