@@ -292,6 +292,22 @@ absl::StatusOr<std::vector<FreeChunk>> Catalog::ReadFreeChunks(uint16_t device, 
   }
 }
 
+absl::StatusOr<uint64_t> Catalog::FreeBytesIn(uint16_t device, uint32_t segment) {
+  SPILLWAY_ASSIGN_OR_RETURN(
+      SqliteStatement get,
+      database_->Prepare("SELECT coalesce(sum(free_bytes), 0) FROM free_space WHERE device = ? AND "
+                         "segment = ?"));
+  SPILLWAY_ASSIGN_OR_RETURN(const bool has_row, get.Bind(1, device).Bind(2, segment).Step());
+  return has_row ? static_cast<uint64_t>(get.Integer(0)) : 0;
+}
+
+absl::StatusOr<bool> Catalog::HasPagesIn(uint16_t device, uint32_t segment) {
+  SPILLWAY_ASSIGN_OR_RETURN(
+      SqliteStatement get,
+      database_->Prepare("SELECT 1 FROM pages WHERE device = ? AND segment = ? LIMIT 1"));
+  return get.Bind(1, device).Bind(2, segment).Step();
+}
+
 absl::StatusOr<std::vector<SnapshotRecord>> Catalog::ReadSnapshots() {
   auto get = database_->Prepare(
       "SELECT number, label, time, user_state FROM snapshots ORDER BY number, label");

@@ -96,6 +96,9 @@ class Catalog {
   // on.
   absl::StatusOr<std::vector<FreeChunk>> ReadFreeChunks(uint16_t device, ChunkId from,
                                                         uint64_t limit);
+  absl::StatusOr<uint64_t> FreeBytesIn(uint16_t device, uint32_t segment);
+  // Whether the last commit, or the one in progress, has a page in the file. Reads all of pages.
+  absl::StatusOr<bool> HasPagesIn(uint16_t device, uint32_t segment);
   absl::StatusOr<std::vector<SnapshotRecord>> ReadSnapshots();               // oldest commit first
   absl::StatusOr<std::vector<std::optional<DeviceProfile>>> ReadProfiles();  // by device
   absl::Status WriteProfile(uint16_t device, const DeviceProfile& profile);

@@ -76,12 +76,19 @@ absl::Status SegmentFiles::Load(const std::vector<CatalogSegment>& known) {
   }
   for (const CatalogSegment& entry : known) {
     auto& segments = devices_[entry.device].segments;
-    const auto found = segments.find(entry.segment);
+    auto found = segments.find(entry.segment);
+    if (found == segments.end() && options_.on_lost_file) {
+      options_.on_lost_file(
+          absl::StrCat(Path(entry.device, entry.segment), " is missing: what lies in it is lost"));
+      found = segments.emplace(entry.segment, Segment()).first;
+      lost_.insert({entry.device, entry.segment});
+    }
     if (found == segments.end()) {
       return absl::DataLossError(
           absl::StrCat(Path(entry.device, entry.segment), " is missing, but the catalog knows ",
                        entry.size_bytes,
-                       " bytes of it; restore the store from a copy, or remove it and start over"));
+                       " bytes of it; restore the store from a copy, go back to a snapshot without "
+                       "it (spillway fsck, snapshot restore), or remove it and start over"));
     }
     Segment& segment = found->second;
     segment.size_bytes = segment.catalog_size_bytes = entry.size_bytes;
@@ -92,6 +99,7 @@ absl::Status SegmentFiles::Load(const std::vector<CatalogSegment>& known) {
     auto& segments = devices_[device].segments;
     for (auto& [number, segment] : segments) {
       if (segment.size_bytes > 0 && number != segments.rbegin()->first) continue;
+      if (IsLost(device, number)) continue;
       SPILLWAY_RETURN_IF_ERROR(Measure(device, number, &segment));
     }
   }
@@ -137,7 +145,7 @@ absl::StatusOr<SegmentFiles::Segment*> SegmentFiles::Open(uint16_t device, uint3
     return &found->second;
   }
   const std::string path = Path(device, number);
-  if (found == segments.end() && !create) {
+  if ((found == segments.end() && !create) || IsLost(device, number)) {
     return absl::DataLossError(absl::StrCat("the store has no file ", path));
   }
   if (found != segments.end() && !found->second.is_measured)
@@ -199,7 +207,8 @@ void SegmentFiles::Close(Segment* segment) {
 // another.
 absl::Status SegmentFiles::Remove(uint16_t device, uint32_t number) {
   const std::string path = Path(device, number);
-  if (::unlink(path.c_str()) != 0) return base::ErrnoToStatus(errno, absl::StrCat("remove ", path));
+  if (lost_.erase({device, number}) == 0 && ::unlink(path.c_str()) != 0)
+    return base::ErrnoToStatus(errno, absl::StrCat("remove ", path));
   const auto segment = devices_[device].segments.find(number);
   Close(&segment->second);
   SetFileBytes(&segment->second, 0);
@@ -322,7 +331,7 @@ absl::StatusOr<SegmentFiles::Region> SegmentFiles::Grow(uint16_t device, uint64_
                                                         uint64_t wanted_bytes) {
   auto& segments = devices_[device].segments;
   const uint32_t next = segments.empty() ? 0 : segments.rbegin()->first + 1;
-  if (!segments.empty()) {
+  if (!segments.empty() && !IsLost(device, next - 1)) {
     const uint64_t bound_bytes = SegmentBoundBytes(options_.segment_bytes, next - 1);
     if (segments.rbegin()->second.size_bytes + needed_bytes <= bound_bytes) {
       return GrowNewest(device, needed_bytes, wanted_bytes);
@@ -393,9 +402,11 @@ absl::StatusOr<uint64_t> SegmentFiles::CutTails() {
   for (uint16_t device = 0; device < num_devices(); ++device) {
     std::vector<uint32_t> empty;
     for (auto& [number, segment] : devices_[device].segments) {
-      if (!segment.is_measured) SPILLWAY_RETURN_IF_ERROR(Measure(device, number, &segment));
+      const bool is_lost = IsLost(device, number);
+      if (!segment.is_measured && !is_lost)
+        SPILLWAY_RETURN_IF_ERROR(Measure(device, number, &segment));
       if (segment.size_bytes == 0) empty.push_back(number);
-      if (segment.file_bytes == segment.size_bytes) continue;
+      if (segment.file_bytes == segment.size_bytes || is_lost) continue;
       SPILLWAY_RETURN_IF_ERROR(Open(device, number, 0).status());
       const DirectFile& file = segment.open->file;
       SPILLWAY_ASSIGN_OR_RETURN(const uint64_t before, StoredBytes(file));

@@ -47,6 +47,7 @@ class SegmentFiles {
   struct Options {
     uint64_t segment_bytes = 0;  // bound on the first files; a multiple of kIoAlignment
     Announce announce;
+    Announce on_lost_file;  // as in StoreOptions
   };
   // A range of bytes in a segment file.
   struct Region {
@@ -61,7 +62,8 @@ class SegmentFiles {
   ~SegmentFiles();
 
   // Lists the files that exist, and opens none. DataLoss if a file that the catalog lists is
-  // missing. Bytes beyond the size in the catalog, and files that it does not list, were left by a
+  // missing; with on_lost_file, the file then counts as lost, and opening it is DataLoss.
+  // Bytes beyond the size in the catalog, and files that it does not list, were left by a
   // crash: they are tails. Load reads the sizes of the newest file of each folder and of the files
   // that the catalog does not list. The sizes of other files are read when they are opened or
   // trimmed. When a size is read, DataLoss if the file is shorter than the catalog says.
@@ -80,6 +82,9 @@ class SegmentFiles {
   std::string Path(uint16_t device, uint32_t segment) const {
     return (*folders_)[device].SegmentPath(segment);
   }
+  // The lost files, by folder and number. A lost file has the size that the catalog knows.
+  const std::set<std::pair<uint16_t, uint32_t>>& lost() const { return lost_; }
+  bool IsLost(uint16_t device, uint32_t segment) const { return lost_.contains({device, segment}); }
   // Whether the extent lies within its file, tails excluded.
   bool Holds(const Extent& extent) const;
   uint64_t written_bytes(uint16_t device, uint32_t segment) const;
@@ -153,6 +158,7 @@ class SegmentFiles {
   std::list<Key> open_;  // most recently used first
   uint64_t total_bytes_ = 0;
   std::set<Key> touched_;
+  std::set<Key> lost_;
   absl::Status sync_error_;
 };
 

@@ -96,7 +96,7 @@ int OpenFlags(SqliteDatabase::Mode mode) {
     case Mode::kCreate: return kFlags | SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
     case Mode::kReadAlone: return kFlags | SQLITE_OPEN_READONLY | SQLITE_OPEN_URI;
     case Mode::kReadShared: return kFlags | SQLITE_OPEN_READONLY;
-    // To read a log alone, SQLite needs a lock that it cannot take on a file opened read-only.
+    // SQLite opens the file read-only by itself if it must.
     case Mode::kReadWithLog:
     case Mode::kAlone:
     case Mode::kExisting: break;

@@ -65,11 +65,12 @@ int BrokenSealAt(const char* path, int64_t offset, uint64_t number) {
 // Lies behind SQLite's own file object in memory (Slot).
 class VfsFile {
  public:
-  VfsFile(sqlite3_file* real, const char* path, int flags)
+  VfsFile(sqlite3_file* real, const char* path, int flags, int opened_flags)
       : real_(real),
         path_(path ? path : ""),
         is_database_((flags & SQLITE_OPEN_MAIN_DB) != 0),
-        is_log_((flags & SQLITE_OPEN_WAL) != 0) {}
+        is_log_((flags & SQLITE_OPEN_WAL) != 0),
+        is_read_only_((opened_flags & SQLITE_OPEN_READONLY) != 0) {}
 
   sqlite3_file* real() const { return real_; }
   int Close();
@@ -78,6 +79,7 @@ class VfsFile {
   int Truncate(int64_t size);
   int Sync(int flags);
   int Size(sqlite3_int64* size);
+  int Lock(int level);
 
  private:
   int ReadRaw(void* out, int size, int64_t offset);
@@ -96,6 +98,7 @@ class VfsFile {
   const char* const path_;  // SQLite keeps the text as long as the file is open
   const bool is_database_;
   const bool is_log_;
+  const bool is_read_only_;
   std::optional<FrameHeader> held_;  // in the log: a frame's header whose page was not written yet
   int64_t held_offset_ = 0;
   int64_t next_frame_ = -1;  // offset of the frame that would continue next_sum_
@@ -292,6 +295,14 @@ int VfsFile::Size(sqlite3_int64* size) {
   return real_->pMethods->xFileSize(real_, size);
 }
 
+// To read a log without an index in shared memory, SQLite locks the database exclusively. The
+// kernel gives no such lock on a file that is opened to read. It is not needed there: StoreView
+// holds the store's lock.
+int VfsFile::Lock(int level) {
+  if (is_database_ && is_read_only_ && level > SQLITE_LOCK_SHARED) return SQLITE_OK;
+  return real_->pMethods->xLock(real_, level);
+}
+
 int VfsFile::Close() {
   const int held = WriteHeld();
   const int closed = real_->pMethods->xClose(real_);
@@ -333,7 +344,7 @@ const sqlite3_io_methods kMethods = {
     .xTruncate = [](sqlite3_file* f, sqlite3_int64 size) { return Of(f).Truncate(size); },
     .xSync = [](sqlite3_file* f, int flags) { return Of(f).Sync(flags); },
     .xFileSize = [](sqlite3_file* f, sqlite3_int64* size) { return Of(f).Size(size); },
-    .xLock = PassOn<&sqlite3_io_methods::xLock, int>,
+    .xLock = [](sqlite3_file* f, int level) { return Of(f).Lock(level); },
     .xUnlock = PassOn<&sqlite3_io_methods::xUnlock, int>,
     .xCheckReservedLock = PassOn<&sqlite3_io_methods::xCheckReservedLock, int*>,
     .xFileControl = PassOn<&sqlite3_io_methods::xFileControl, int, void*>,
@@ -364,12 +375,14 @@ int OpenFile(sqlite3_vfs* vfs, const char* path, sqlite3_file* file, int flags, 
   auto* slot = reinterpret_cast<Slot*>(file);
   auto* real = reinterpret_cast<sqlite3_file*>(reinterpret_cast<std::byte*>(file) + kRealAt);
   slot->base.pMethods = nullptr;
-  const int code = Real(vfs)->xOpen(Real(vfs), path, real, flags, out_flags);
+  int opened_flags = 0;
+  const int code = Real(vfs)->xOpen(Real(vfs), path, real, flags, &opened_flags);
+  if (out_flags) *out_flags = opened_flags;
   if (code != SQLITE_OK) {
     if (real->pMethods) real->pMethods->xClose(real);
     return code;
   }
-  new (slot->file) VfsFile(real, path, flags);
+  new (slot->file) VfsFile(real, path, flags, opened_flags);
   slot->base.pMethods = &kMethods;
   return SQLITE_OK;
 }

@@ -3,7 +3,7 @@
 // Opening:
 //   1. Open and lock the folders; find or make the store (the steps are in store_opening.cc). The
 //      log that a killed process left is made durable, because what it says is free is written.
-//   2. Read the last commit, and compare it with the witness: the catalog must not be older.
+//   2. Read the last commit, and compare it with the witnesses: the catalog must not be older.
 //   3. Check the segment files: those that the catalog lists must exist, and be as long as it says.
 //      Whatever else they hold is free, and is used before a file grows.
 // Tensors, pages and free space are loaded on first use.
@@ -37,7 +37,7 @@ StoreImpl::StoreImpl(const StoreOptions& options, OpenedStore opened, IoEngine* 
       io_(io),
       folders_(std::move(opened.folders)),
       catalog_(std::move(opened.catalog)),
-      witness_(folders_[0].WitnessPath(), catalog_->meta().store_id),
+      witness_(folders_, catalog_->meta().store_id),
       is_new_(opened.is_new),
       remove_files_(opened.is_new) {}
 

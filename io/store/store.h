@@ -100,6 +100,11 @@ struct StoreOptions {
   // Open the store even if its disk has no room for the index of the catalog's log, for example to
   // trim it. No other process can read the store then.
   bool when_full = false;
+  // If not empty, the store opens even if segment files are missing, and this is called for each.
+  // Nothing is allocated in a lost file, its pages cannot be read (DataLoss), and a commit or
+  // restore that would name pages in it is refused (DataLoss). Trim forgets it once nothing lies in
+  // it.
+  Announce on_lost_file = {};
   // Bound on the bytes of extents in all folders, committed and new together. Segment files grow
   // beyond it only if no free run is long enough for what is requested.
   uint64_t max_bytes = UINT64_MAX;

@@ -5,7 +5,8 @@
 //   2. The small tables: commits, tensors, segment files; and the files in the folders.
 //   3. The walk over all extents (store_walk.cc).
 //   4. The digests and sums.
-// If damage keeps a step from continuing, the step reports the damage, and the next step runs.
+// If damage, or a device that fails, keeps a step from continuing, the step reports that, and the
+// next step runs.
 
 #include "io/store/store_check.h"
 
@@ -43,7 +44,7 @@ absl::StatusOr<StoreCheckReport> StoreChecker::Run() {
         &StoreChecker::LoadFiles, &StoreChecker::Walk, &StoreChecker::CheckSums}) {
     const absl::Status status = (this->*step)();
     if (status.ok()) continue;
-    if (!absl::IsDataLoss(status)) return status;
+    if (!absl::IsDataLoss(status) && !IsDeviceError(status)) return status;
     Found({.message = std::string(status.message()), .path = view_.catalog().path()});
   }
   report_.read_bytes = verifier_->read_bytes();
@@ -176,8 +177,18 @@ absl::Status StoreChecker::LoadFiles() {
   std::set<SegmentKey> there;
   const auto num_folders = static_cast<uint16_t>(view_.folders().size());
   for (uint16_t device = 0; device < num_folders; ++device) {
-    SPILLWAY_ASSIGN_OR_RETURN(const auto numbers, Folder(device).ListSegments());
-    for (const uint32_t number : numbers) {
+    const auto numbers = Folder(device).ListSegments();
+    if (!Folder(device).is_there() || IsDeviceError(numbers.status())) {
+      Found({.message =
+                 absl::StrCat(Folder(device).path(), " is lost, and every file in it: ",
+                              numbers.ok() ? "it could not be read" : numbers.status().message()),
+             .path = Folder(device).path()});
+      for (const auto& [key, segment] : segments_)
+        if (key.first == device) there.insert(key);
+      continue;
+    }
+    SPILLWAY_RETURN_IF_ERROR(numbers.status());
+    for (const uint32_t number : *numbers) {
       const SegmentKey key(device, number);
       there.insert(key);
       struct stat info;

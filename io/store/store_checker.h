@@ -74,7 +74,7 @@ class StoreChecker {
     FileId id;
   };
 
-  // The steps of a check. DataLoss ends the step and becomes a finding.
+  // The steps of a check. DataLoss, or an error of the device, ends the step and becomes a finding.
   absl::Status CheckDatabase();
   absl::Status LoadCommits();
   absl::Status LoadTensors();

@@ -7,7 +7,7 @@
 //      into kept the row that it replaces if a snapshot needs that; the end of tensors that were
 //      removed; the bytes that become free; the segment files; the row of the commit. The commit is
 //      durable when the transaction returns; until then the last commit stands.
-//   3. Write the witness.
+//   3. Write the witness of each folder.
 //   4. Free the extents that neither the new commit nor a snapshot names.
 // If step 2 fails, whoever opens the store next may still find the new commit: extents of both
 // states stay in use until a later commit or restore succeeds.
@@ -75,6 +75,7 @@ absl::StatusOr<CatalogCommit> StoreImpl::WriteChanges(std::string_view user_stat
       removed.push_back({entry.id, entry.record});
   }
   SPILLWAY_RETURN_IF_ERROR(change->RemoveTensors(removed));
+  SPILLWAY_RETURN_IF_ERROR(CheckNoPageIsLost());
   SPILLWAY_ASSIGN_OR_RETURN(CatalogCommit commit, change->FinishCommit(user_state));
   space_->files().Flushed();
   // The catalog now counts the pages of packs that were counted here.
@@ -105,6 +106,21 @@ void StoreImpl::Changed(CatalogCommit commit, const std::vector<FreedExtent>& fr
   for (const FreedExtent& old : freed) {
     if (!old.packed || packs_.Unname(old.extent)) space_->Unnamed(old.extent);
   }
+}
+
+// Checks that the commit in progress names no page in a lost file. The catalog shows the rows of
+// its transaction.
+absl::Status StoreImpl::CheckNoPageIsLost() {
+  for (const auto& [device, segment] : space_->files().lost()) {
+    SPILLWAY_ASSIGN_OR_RETURN(const bool has_pages, catalog_->HasPagesIn(device, segment));
+    if (!has_pages) continue;
+    return absl::DataLossError(
+        absl::StrCat(space_->files().Path(device, segment),
+                     " is missing, and the commit would have pages in it; go back to a snapshot "
+                     "without it (spillway fsck names what each file is needed by), or restore the "
+                     "store from a copy"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status StoreImpl::RequireCommit(std::string_view what) const {
@@ -165,6 +181,7 @@ absl::Status StoreImpl::Restore(std::string_view label) {
   SPILLWAY_RETURN_IF_ERROR(change->Restore(label));
   SPILLWAY_ASSIGN_OR_RETURN(const auto ids, MatchTensors());
   SPILLWAY_ASSIGN_OR_RETURN(const uint64_t next_id, catalog_->NextTensorId());
+  SPILLWAY_RETURN_IF_ERROR(CheckNoPageIsLost());
   SPILLWAY_ASSIGN_OR_RETURN(CatalogCommit commit, change->FinishRestore());
   next_id_ = std::max(next_id, next_id_.value_or(0));
   for (const PageRecord& record : ledger_.Reset()) GiveUp(record);
@@ -185,7 +202,7 @@ absl::Status StoreImpl::Restore(std::string_view label) {
 
 absl::StatusOr<uint64_t> StoreImpl::Trim() {
   SPILLWAY_ASSIGN_OR_RETURN(const uint64_t hole_bytes, space_->MakeHoles());
-  space_->CutEnds();
+  SPILLWAY_RETURN_IF_ERROR(space_->CutEnds());
   if (last_commit_) {
     SPILLWAY_RETURN_IF_ERROR(space_->files().Sync());
     SPILLWAY_ASSIGN_OR_RETURN(auto change, CatalogChange::Begin(catalog_.get(), last_commit_));

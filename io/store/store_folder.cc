@@ -18,6 +18,7 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -132,15 +133,8 @@ std::optional<pid_t> PidIn(const std::string& lock_path) {
   return pid;
 }
 
-// Takes the lock. Tries several times, because a concurrent call of IsLocked holds it for a moment.
-bool TryLock(int fd) {
-  constexpr int kTries = 10;
-  for (int i = 1; ::flock(fd, LOCK_EX | LOCK_NB) != 0; ++i) {
-    if (errno != EWOULDBLOCK || i == kTries) return false;
-    ::usleep(2000);
-  }
-  return true;
-}
+// Whether the errno says that this user, or the file system, forbids writing a file.
+bool ForbidsWriting(int error) { return error == EACCES || error == EPERM || error == EROFS; }
 
 absl::StatusOr<bool> Exists(const std::string& path) {
   struct stat info;
@@ -206,6 +200,10 @@ absl::Status FileErrorToStatus(int error, std::string_view what) {
   }
 }
 
+bool IsDeviceError(const absl::Status& status) {
+  return absl::StrContains(status.message(), "(EIO)");
+}
+
 absl::StatusOr<StoreFolder> StoreFolder::Open(const std::string& path, Mode mode) {
   if (path.empty())
     return absl::InvalidArgumentError("a store folder's name is empty; name a folder");
@@ -221,6 +219,8 @@ absl::StatusOr<StoreFolder> StoreFolder::Open(const std::string& path, Mode mode
   if (mode == Mode::kMake)
     SPILLWAY_RETURN_IF_ERROR(MakeFolders(folder.path_, &folder.made_folders_));
   folder.folder_fd_ = OpenRetrying(folder.path_, O_RDONLY | O_DIRECTORY);
+  if (folder.folder_fd_ < 0 && mode == Mode::kIfThere && (errno == ENOENT || errno == EIO))
+    return folder;
   if (folder.folder_fd_ < 0)
     return FileErrorToStatus(
         errno,
@@ -231,6 +231,9 @@ absl::StatusOr<StoreFolder> StoreFolder::Open(const std::string& path, Mode mode
     return FileErrorToStatus(errno, absl::StrCat("stat ", path));
   folder.device_ = info.st_dev;
   folder.inode_ = info.st_ino;
+  // The kernel may still know the folder of a device that it can no longer read.
+  if (mode == Mode::kIfThere && IsDeviceError(folder.ListSegments().status()))
+    ::close(std::exchange(folder.folder_fd_, -1));
   return folder;
 }
 
@@ -275,7 +278,7 @@ std::string StoreFolder::SegmentPath(uint32_t segment) const {
 }
 
 bool StoreFolder::IsSameAs(const StoreFolder& other) const {
-  return device_ == other.device_ && inode_ == other.inode_;
+  return is_there() && other.is_there() && device_ == other.device_ && inode_ == other.inode_;
 }
 
 std::string StoreFolder::HolderOfLock() const {
@@ -294,11 +297,6 @@ absl::Status StoreFolder::CheckIsThere() const {
         " were removed while it was in use, and with them all commits; begin a new store"));
   }
   return absl::OkStatus();
-}
-
-bool StoreFolder::IsLocked() const {
-  const ScopedFd fd(OpenRetrying(File(kLockName), O_RDONLY));
-  return fd.get() >= 0 && ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
 // Returns the error for a lock that another StoreFolder has.
@@ -324,12 +322,25 @@ absl::Status StoreFolder::CheckIsNamed() const {
       absl::StrCat("store folder ", path_, " was removed while it was opened; try again"));
 }
 
-absl::Status StoreFolder::Lock() {
+absl::Status StoreFolder::Lock() { return TakeLock(/*to_read=*/false); }
+
+absl::Status StoreFolder::LockToRead() { return TakeLock(/*to_read=*/true); }
+
+absl::Status StoreFolder::TakeLock(bool to_read) {
+  if (!is_there()) return absl::OkStatus();
   const std::string path = File(kLockName);
+  bool is_shared = false;
   while (true) {
     lock_fd_ = OpenRetrying(path, O_RDWR | O_CREAT | O_EXCL);
     made_lock_file_ = lock_fd_ >= 0;
     if (lock_fd_ < 0 && errno == EEXIST) lock_fd_ = OpenRetrying(path, O_RDWR);
+    is_shared = to_read && lock_fd_ < 0 && ForbidsWriting(errno);
+    if (is_shared) {
+      const int error = errno;
+      lock_fd_ = OpenRetrying(path, O_RDONLY);
+      if (lock_fd_ < 0 && errno == ENOENT && error == EROFS) return CheckFiles();
+      if (lock_fd_ < 0 && errno == ENOENT) errno = error;
+    }
     if (lock_fd_ < 0 && errno == ENOENT) {
       SPILLWAY_RETURN_IF_ERROR(CheckIsNamed());
       continue;  // the lock file's owner removed it in between
@@ -339,7 +350,7 @@ absl::Status StoreFolder::Lock() {
       ::close(std::exchange(lock_fd_, -1));
       return ours;
     }
-    if (!TryLock(lock_fd_)) {
+    if (::flock(lock_fd_, (is_shared ? LOCK_SH : LOCK_EX) | LOCK_NB) != 0) {
       const int error = errno;
       ::close(std::exchange(lock_fd_, -1));
       made_lock_file_ = false;
@@ -353,7 +364,7 @@ absl::Status StoreFolder::Lock() {
     ::close(std::exchange(lock_fd_, -1));  // the locked file was just removed by its owner
   }
   base::CloseInChildren(lock_fd_);
-  if (absl::Status files = CheckFiles(); !files.ok()) return files;
+  if (absl::Status files = CheckFiles(); !files.ok() || is_shared) return files;
   // The process id is only for the message above. If there is no room for it, the message says
   // "another process".
   const std::string pid = absl::StrCat(::getpid(), "\n");
@@ -363,6 +374,7 @@ absl::Status StoreFolder::Lock() {
 }
 
 absl::StatusOr<std::optional<FolderIdentity>> StoreFolder::ReadIdentity() const {
+  if (!is_there()) return std::optional<FolderIdentity>();
   const std::string path = File(kIdentityName);
   const ScopedFd fd(OpenRetrying(path, O_RDONLY));
   if (fd.get() < 0 && errno == ENOENT) return std::optional<FolderIdentity>();
@@ -463,6 +475,7 @@ absl::StatusOr<std::vector<uint32_t>> StoreFolder::ListSegments() const {
 }
 
 absl::Status StoreFolder::CheckFiles() const {
+  if (!is_there()) return absl::OkStatus();
   SPILLWAY_ASSIGN_OR_RETURN(std::vector<std::string> files, ListStoreFiles());
   files.push_back(File(kLockName));
   for (const std::string& path : files) {

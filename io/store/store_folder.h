@@ -34,16 +34,19 @@ class StoreFolder {
   // Segment files are numbered below this.
   static constexpr uint32_t kMaxSegments = 1u << 24;
 
-  enum class Mode { kMake, kExisting };
+  enum class Mode { kMake, kExisting, kIfThere };
   // Opens the folder; with kMake, makes it and its parents if they are missing. NotFound if it does
   // not exist. FailedPrecondition if the path is not a folder. Unavailable if permissions or the
-  // file system forbid it.
+  // file system forbid it. With kIfThere, a folder that does not exist, or whose device fails to
+  // read it, is no error. It is then only a path: it has no identity, and the checks and locks of
+  // it succeed.
   static absl::StatusOr<StoreFolder> Open(const std::string& path, Mode mode);
   StoreFolder(StoreFolder&& other) noexcept;
   StoreFolder& operator=(StoreFolder&&) = delete;
   ~StoreFolder();
 
   const std::string& path() const { return path_; }
+  bool is_there() const { return folder_fd_ >= 0; }
   bool IsSameAs(const StoreFolder& other) const;
 
   // Checks that everything with the name of a store's file is a regular file: opening a pipe would
@@ -53,11 +56,13 @@ class StoreFolder {
   // NotFound if the folder was removed since it was opened. Unavailable, with nothing changed, if
   // Spillway did not make the lock file. Otherwise the errors of CheckFiles.
   absl::Status Lock();
+  // Takes the lock for a caller that only reads. If this user or the file system forbids writing
+  // the lock file, takes a shared lock, which excludes those that Lock took, and writes nothing. On
+  // a read-only file system without a lock file there is nothing to lock. Errors as for Lock.
+  absl::Status LockToRead();
   // Unavailable if the folder or the lock file has been removed meanwhile: what is written here is
   // then lost when this process ends.
   absl::Status CheckIsThere() const;
-  // Whether another StoreFolder has the lock; for a caller that may only read the folder.
-  bool IsLocked() const;
   // Describes the process that has the lock, or had it last: "process 123".
   std::string HolderOfLock() const;
 
@@ -80,7 +85,7 @@ class StoreFolder {
   absl::StatusOr<std::vector<std::string>> ListStoreFiles() const;
   // Path of the lock file; none if this object made the file, and so removes it again.
   std::optional<std::string> LockFile() const;
-  // Numbers of the segment files that are here, in order.
+  // Numbers of the segment files that are here, in order. NotFound if the folder is not there.
   absl::StatusOr<std::vector<uint32_t>> ListSegments() const;
   // Makes durable that files were made, renamed or removed here.
   absl::Status Sync() const;
@@ -96,6 +101,7 @@ class StoreFolder {
   explicit StoreFolder(std::string path) : path_(std::move(path)) {}
   std::string File(std::string_view name) const;
   void CloseLock();
+  absl::Status TakeLock(bool to_read);
   absl::Status InUse() const;
   absl::Status CheckIsNamed() const;
 
@@ -113,6 +119,8 @@ class StoreFolder {
 // Maps the errno of opening, making or writing a file to the Status that opening a store returns:
 // missing permissions and read-only file systems are Unavailable.
 absl::Status FileErrorToStatus(int error, std::string_view what);
+// Whether the status comes from an EIO: the device failed.
+bool IsDeviceError(const absl::Status& status);
 
 }  // namespace spillway::io
 

@@ -94,6 +94,7 @@ class StoreImpl final : public Store {
   absl::StatusOr<CatalogCommit> WriteChanges(std::string_view user_state);
   absl::StatusOr<std::vector<std::optional<uint64_t>>> MatchTensors();
   void Changed(CatalogCommit commit, const std::vector<FreedExtent>& freed);
+  absl::Status CheckNoPageIsLost();
   absl::Status RequireCommit(std::string_view what) const;
 
   // Constant after construction. The order matters: files are closed before their folders are

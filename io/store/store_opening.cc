@@ -68,12 +68,14 @@ absl::Status CheckOptions(const StoreOptions& options) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Folders> OpenFolders(const StoreOptions& options) {
+// Opens the first folder in the one mode, and the others in the other.
+absl::StatusOr<Folders> OpenFolders(const std::vector<std::string>& names, StoreFolder::Mode first,
+                                    StoreFolder::Mode others) {
   Folders folders;
-  folders.reserve(options.folders.size());
-  const auto mode = options.create ? StoreFolder::Mode::kMake : StoreFolder::Mode::kExisting;
-  for (const std::string& path : options.folders) {
-    SPILLWAY_ASSIGN_OR_RETURN(StoreFolder folder, StoreFolder::Open(path, mode));
+  folders.reserve(names.size());
+  for (const std::string& path : names) {
+    SPILLWAY_ASSIGN_OR_RETURN(StoreFolder folder,
+                              StoreFolder::Open(path, folders.empty() ? first : others));
     for (const StoreFolder& other : folders) {
       if (folder.IsSameAs(other)) {
         return absl::InvalidArgumentError(absl::StrCat(
@@ -104,7 +106,7 @@ absl::Status NoStore(const Folders& folders, std::string_view why) {
 std::string RightOrder(const Folders& folders, const Identities& identities) {
   std::vector<std::string> ordered(folders.size());
   for (size_t i = 0; i < folders.size(); ++i) {
-    if (identities[i]->index >= folders.size()) return "";
+    if (!identities[i] || identities[i]->index >= folders.size()) return "";
     ordered[identities[i]->index] = folders[i].path();
   }
   for (const std::string& path : ordered) {
@@ -113,9 +115,10 @@ std::string RightOrder(const Folders& folders, const Identities& identities) {
   return absl::StrCat("; name them in this order: ", absl::StrJoin(ordered, ","));
 }
 
-// Checks that these are all the folders of one store, in its order.
+// Checks that these are all the folders of one store, in its order. Ignores those that are lost.
 absl::Status CheckFoldersBelongTogether(const Folders& folders, const Identities& identities) {
   for (size_t i = 0; i < folders.size(); ++i) {
+    if (!folders[i].is_there()) continue;
     if (!identities[i] && identities[0]->num_folders == folders.size()) {
       return absl::FailedPreconditionError(
           absl::StrCat(folders[i].path(), " has no identity (spillway-store), and the store in ",
@@ -141,7 +144,7 @@ absl::Status CheckFoldersBelongTogether(const Folders& folders, const Identities
     }
   }
   for (size_t i = 0; i < folders.size(); ++i) {
-    if (identities[i]->index == i) continue;
+    if (!folders[i].is_there() || identities[i]->index == i) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         folders[i].path(), " is folder ", identities[i]->index + 1,
         " of its store and was named as folder ", i + 1, RightOrder(folders, identities)));
@@ -276,7 +279,8 @@ absl::StatusOr<std::unique_ptr<Catalog>> OpenCatalog(const StoreFolder& folder, 
 absl::StatusOr<std::vector<StoreFolder>> OpenStoreFolders(const std::vector<std::string>& names) {
   const StoreOptions options{.folders = names, .create = false};
   SPILLWAY_RETURN_IF_ERROR(CheckOptions(options));
-  SPILLWAY_ASSIGN_OR_RETURN(Folders folders, OpenFolders(options));
+  using Mode = StoreFolder::Mode;
+  SPILLWAY_ASSIGN_OR_RETURN(Folders folders, OpenFolders(names, Mode::kExisting, Mode::kIfThere));
   for (const StoreFolder& folder : folders) SPILLWAY_RETURN_IF_ERROR(folder.CheckFiles());
   SPILLWAY_ASSIGN_OR_RETURN(const Identities identities, ReadIdentities(folders));
   if (!identities[0]) return NoIdentity(folders, identities);
@@ -288,7 +292,8 @@ absl::StatusOr<std::vector<StoreFolder>> OpenStoreFolders(const std::vector<std:
 absl::StatusOr<OpenedStore> OpenOrMakeStore(const StoreOptions& options) {
   SPILLWAY_RETURN_IF_ERROR(CheckOptions(options));
   OpenedStore opened;
-  SPILLWAY_ASSIGN_OR_RETURN(opened.folders, OpenFolders(options));
+  const auto mode = options.create ? StoreFolder::Mode::kMake : StoreFolder::Mode::kExisting;
+  SPILLWAY_ASSIGN_OR_RETURN(opened.folders, OpenFolders(options.folders, mode, mode));
   if (!options.create) {
     SPILLWAY_ASSIGN_OR_RETURN(const Identities identities, ReadIdentities(opened.folders));
     if (!identities[0]) return NoIdentity(opened.folders, identities);

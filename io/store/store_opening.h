@@ -31,7 +31,8 @@ struct OpenedStore {
 // made is removed again.
 absl::StatusOr<OpenedStore> OpenOrMakeStore(const StoreOptions& options);
 
-// Opens the folders of an existing store, without locking them. `names` are all of them, in order.
+// Opens the folders of an existing store to look at it, without locking them. `names` are all of
+// them, in order. Any but the first may be lost (StoreFolder::Mode::kIfThere).
 absl::StatusOr<std::vector<StoreFolder>> OpenStoreFolders(const std::vector<std::string>& names);
 
 }  // namespace spillway::io

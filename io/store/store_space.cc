@@ -49,7 +49,9 @@ StoreSpace::StoreSpace(const StoreOptions& options, uint64_t used_bytes,
       page_bytes_(catalog->meta().page_bytes),
       folders_(folders),
       catalog_(catalog),
-      files_(folders, {std::max(options.segment_bytes, page_bytes_), options.announce}, io),
+      files_(folders,
+             {std::max(options.segment_bytes, page_bytes_), options.announce, options.on_lost_file},
+             io),
       extents_(static_cast<uint16_t>(folders->size()), options.max_bytes, used_bytes),
       loaded_(folders->size()),
       rotation_(static_cast<uint16_t>(folders->size())) {}
@@ -107,6 +109,7 @@ absl::StatusOr<bool> StoreSpace::LoadMore(uint16_t device) {
                             catalog_->ReadFreeChunks(device, loaded.next, kChunksAtATime));
   for (const FreeChunk& chunk : chunks) {
     for (const UnitRun& run : chunk.runs) {
+      if (files_.IsLost(device, chunk.id.segment)) break;
       const uint64_t offset = chunk.id.chunk * kChunkBytes + run.first * kIoAlignment;
       const Extent extent = {device, chunk.id.segment, offset, run.count * uint32_t{kIoAlignment}};
       if (!files_.Holds(extent)) {
@@ -128,7 +131,7 @@ absl::StatusOr<bool> StoreSpace::LoadMore(uint16_t device) {
 void StoreSpace::Unnamed(const Extent& extent) {
   extents_.Unuse(extent.size_bytes);
   // Bytes that were cut off were free. Only an inconsistent catalog names them.
-  if (!files_.Holds(extent)) return;
+  if (!files_.Holds(extent) || files_.IsLost(extent.device, extent.segment)) return;
   const Loaded& loaded = loaded_[extent.device];
   const uint64_t end = extent.offset + extent.size_bytes;
   for (uint64_t offset = extent.offset; offset < end;) {
@@ -314,11 +317,19 @@ absl::StatusOr<uint64_t> StoreSpace::MakeHoles() {
   return bytes;
 }
 
-void StoreSpace::CutEnds() {
+absl::Status StoreSpace::CutEnds() {
   for (uint16_t device = 0; device < extents_.num_devices(); ++device) {
-    for (const SegmentFiles::Region& file : files_.Sizes(device))
-      files_.Cut(device, file.segment, extents_.CutTail(device, file.segment, file.size_bytes));
+    for (const SegmentFiles::Region& file : files_.Sizes(device)) {
+      if (!files_.IsLost(device, file.segment)) {
+        files_.Cut(device, file.segment, extents_.CutTail(device, file.segment, file.size_bytes));
+        continue;
+      }
+      SPILLWAY_ASSIGN_OR_RETURN(const uint64_t free_bytes,
+                                catalog_->FreeBytesIn(device, file.segment));
+      if (free_bytes == file.size_bytes) files_.Cut(device, file.segment, 0);
+    }
   }
+  return absl::OkStatus();
 }
 
 }  // namespace spillway::io

@@ -65,10 +65,11 @@ class StoreSpace {
   void Unnamed(const Extent& extent);
 
   // Returning space to the file systems, in steps. MakeHoles punches a hole into every free run,
-  // and returns the number of bytes that this gave back. CutEnds takes the free ends of files out
-  // of use. When the catalog has the new sizes, SegmentFiles::CutTails shortens the files.
+  // and returns the number of bytes that this gave back. CutEnds takes the free ends of files, and
+  // lost files that are free, out of use. When the catalog has the new sizes,
+  // SegmentFiles::CutTails shortens the files.
   absl::StatusOr<uint64_t> MakeHoles();
-  void CutEnds();
+  absl::Status CutEnds();
 
   SegmentFiles& files() { return files_; }
   const SegmentFiles& files() const { return files_; }

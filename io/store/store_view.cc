@@ -32,10 +32,11 @@ absl::StatusOr<std::unique_ptr<StoreView>> StoreView::Open(const std::vector<std
   SPILLWAY_RETURN_IF_ERROR(view->Lock(wanted));
   for (const StoreFolder& folder : view->folders_) {
     SPILLWAY_ASSIGN_OR_RETURN(std::optional<FolderIdentity> identity, folder.ReadIdentity());
+    if (!folder.is_there()) continue;
     if (!identity) {
       return absl::NotFoundError(absl::StrCat("the store in ", folder.path(), " was just removed"));
     }
-    view->identities_.push_back(*std::move(identity));
+    if (&folder == view->folders_.data()) view->identity_ = *std::move(identity);
   }
   SPILLWAY_RETURN_IF_ERROR(view->OpenCatalog());
   return view;
@@ -43,18 +44,18 @@ absl::StatusOr<std::unique_ptr<StoreView>> StoreView::Open(const std::vector<std
 
 absl::Status StoreView::Lock(Wanted wanted) {
   for (StoreFolder& folder : folders_) {
-    const absl::Status status = folder.Lock();
+    const absl::Status status = folder.LockToRead();
     if (status.ok()) {
       folder.Keep();
       continue;
     }
     if (wanted == Wanted::kAlone) return status;
-    if (!absl::IsFailedPrecondition(status) && !absl::IsUnavailable(status)) return status;
-    // If Unavailable, this user may not write the folder. Another process has the store if the lock
-    // is held and the catalog's log has an index; a process that only inspects the store holds the
-    // lock, but makes no index.
+    if (absl::IsUnavailable(status)) continue;  // the lock file is missing and cannot be made
+    if (!absl::IsFailedPrecondition(status)) return status;
+    // Reading beside the holder takes the index of the catalog's log. If it is missing and cannot
+    // be made, the holder only inspects the store, too.
     const bool has_index = ::access((folders_[0].CatalogPath() + "-shm").c_str(), F_OK) == 0;
-    if (absl::IsUnavailable(status) && !(has_index && folder.IsLocked())) continue;
+    if (!has_index && ::access(folders_[0].path().c_str(), W_OK) != 0) continue;
     holder_ = folder.HolderOfLock();
     break;
   }
@@ -74,15 +75,9 @@ absl::Status StoreView::OpenCatalog() {
   const Mode mode = !holder_.empty() ? Mode::kReadShared
                     : HasLog(path)   ? Mode::kReadWithLog
                                      : Mode::kReadAlone;
-  if (mode == Mode::kReadWithLog && ::access(path.c_str(), W_OK) != 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path,
-                     " has a log that a process left behind, and reading it takes the right "
-                     "to write the file; ask as the user who made the store"));
-  }
   SPILLWAY_ASSIGN_OR_RETURN(catalog_, Catalog::OpenToRead(path, mode));
   const CatalogMeta& meta = catalog_->meta();
-  if (meta.store_id != identities_[0].store_id || meta.num_folders != identities_.size()) {
+  if (meta.store_id != identity_.store_id || meta.num_folders != folders_.size()) {
     return absl::DataLossError(absl::StrCat(path, " is the catalog of store ", meta.store_id,
                                             " with ", base::FormatCount(meta.num_folders, "folder"),
                                             ", not of the store whose folder it lies "
@@ -91,7 +86,7 @@ absl::Status StoreView::OpenCatalog() {
   SPILLWAY_ASSIGN_OR_RETURN(const auto last, catalog_->ReadCommit());
   // While another process commits, the witness may be newer than the state that is seen here.
   if (!holder_.empty()) return absl::OkStatus();
-  return Witness(folders_[0].WitnessPath(), meta.store_id).Check(last);
+  return Witness(folders_, meta.store_id).Check(last);
 }
 
 }  // namespace spillway::io

@@ -22,21 +22,23 @@
 
 namespace spillway::io {
 
-// Externally synchronised. It holds the locks of the folders that this user may write. While it
-// holds one, no other process can open the store, unless one had it already.
+// Externally synchronised. It holds the locks of the folders. While it holds one, no other process
+// can open the store, unless one had it already.
 class StoreView {
  public:
   enum class Wanted : uint8_t {
     kAlone,     // FailedPrecondition, naming the holder, if another process has the store
     kAnyState,  // if another process has the store, its last commit is seen
   };
-  // Opens a store for inspection. `folders` are all its folders, in its order. Errors as for
+  // Opens a store for inspection. `folders` are all its folders, in its order. Any but the first
+  // may be lost, with the files in it: it does not exist, or its device fails. Errors as for
   // Store::Open; NotFound if there is no store.
   static absl::StatusOr<std::unique_ptr<StoreView>> Open(const std::vector<std::string>& folders,
                                                          Wanted wanted);
 
   const std::vector<StoreFolder>& folders() const { return folders_; }
-  const std::vector<FolderIdentity>& identities() const { return identities_; }
+  // Of the first folder.
+  const FolderIdentity& identity() const { return identity_; }
   // Describes the process that has the store: "process 123"; empty if none has it.
   const std::string& holder() const { return holder_; }
   // For reading only.
@@ -51,7 +53,7 @@ class StoreView {
 
   // The order matters: the catalog is closed before the locks are released.
   std::vector<StoreFolder> folders_;
-  std::vector<FolderIdentity> identities_;
+  FolderIdentity identity_;
   std::string holder_;
   std::unique_ptr<Catalog> catalog_;
 };

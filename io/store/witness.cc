@@ -7,14 +7,13 @@
 
 #include <cerrno>
 #include <span>
-#include <vector>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "io/checksum.h"
-#include "io/store/store_folder.h"
 #include "src/base/status_macros.h"
 
 namespace spillway::io {
@@ -34,8 +33,15 @@ int OpenRetrying(const std::string& path, int flags) {
 
 }  // namespace
 
+Witness::Witness(const std::vector<StoreFolder>& folders, std::string store_id)
+    : store_id_(std::move(store_id)) {
+  for (const StoreFolder& folder : folders)
+    if (folder.is_there()) files_.push_back({folder.WitnessPath()});
+}
+
 Witness::~Witness() {
-  if (fd_ >= 0) ::close(fd_);
+  for (const File& file : files_)
+    if (file.fd >= 0) ::close(file.fd);
 }
 
 // Each line has the same length whatever the content, so writing the file over itself leaves
@@ -67,9 +73,15 @@ std::optional<Witness::Content> Witness::Parse(const std::string& text) {
 }
 
 absl::Status Witness::Check(const std::optional<CatalogCommit>& last) const {
-  const int fd = OpenRetrying(path_, O_RDONLY);
+  for (const File& file : files_) SPILLWAY_RETURN_IF_ERROR(CheckFile(file.path, last));
+  return absl::OkStatus();
+}
+
+absl::Status Witness::CheckFile(const std::string& path,
+                                const std::optional<CatalogCommit>& last) const {
+  const int fd = OpenRetrying(path, O_RDONLY);
   if (fd < 0 && errno == ENOENT) return absl::OkStatus();
-  if (fd < 0) return FileErrorToStatus(errno, absl::StrCat("open ", path_));
+  if (fd < 0) return FileErrorToStatus(errno, absl::StrCat("open ", path));
   std::string text(kMaxBytes, '\0');
   ssize_t size;
   do {
@@ -77,41 +89,43 @@ absl::Status Witness::Check(const std::optional<CatalogCommit>& last) const {
   } while (size < 0 && errno == EINTR);
   const int error = errno;
   ::close(fd);
-  if (size < 0) return FileErrorToStatus(error, absl::StrCat("read ", path_));
+  if (size < 0) return FileErrorToStatus(error, absl::StrCat("read ", path));
   text.resize(static_cast<size_t>(size));
   // The file is empty or zeros, because a power cut came between making and writing it, or is not
   // Spillway's.
   if (!absl::StartsWith(text, kTitle)) return absl::OkStatus();
-  const std::string advice =
-      absl::StrCat("; restore the whole store from a copy, or remove ", path_,
-                   " to go on from what the catalog has: ",
-                   last ? absl::StrCat("commit ", last->number) : std::string("no commit"));
+  const std::string advice = absl::StrCat(
+      "; restore the whole store from a copy, or remove spillway-commit from all its "
+      "folders to go on from what the catalog has: ",
+      last ? absl::StrCat("commit ", last->number) : std::string("no commit"));
   const std::optional<Content> content = Parse(text);
-  if (!content) return absl::DataLossError(absl::StrCat(path_, " is damaged", advice));
+  if (!content) return absl::DataLossError(absl::StrCat(path, " is damaged", advice));
   if (content->store_id != store_id_) {
-    return absl::DataLossError(absl::StrCat(path_, " is of store ", content->store_id,
-                                            ", but the catalog beside it of store ", store_id_,
-                                            advice));
+    return absl::DataLossError(absl::StrCat(path, " is of store ", content->store_id,
+                                            ", but the catalog is of store ", store_id_, advice));
   }
   const bool is_older = !last || last->revision < content->revision;
   const bool differs = last && last->revision == content->revision &&
                        (last->number != content->number || last->digest != content->digest);
   if (!is_older && !differs) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(
-      path_, " tells of commit ", content->number, ", revision ", content->revision,
-      ", but the catalog beside it is ", is_older ? "older" : "another",
-      " (spillway-catalog.sqlite was replaced by a copy, or the end of its log is damaged)",
+      path, " tells of commit ", content->number, ", revision ", content->revision,
+      ", but the catalog is ", is_older ? "older" : "another",
+      " (the first folder, or spillway-catalog.sqlite in it, was replaced by a copy, or the end of "
+      "the catalog's log is damaged)",
       advice));
 }
 
 void Witness::Write(const CatalogCommit& last) {
-  if (fd_ < 0) fd_ = OpenRetrying(path_, O_RDWR | O_CREAT);
-  if (fd_ < 0) return;
   const std::string text = Format({store_id_, last.number, last.revision, last.digest});
-  ssize_t written;
-  do {
-    written = ::pwrite(fd_, text.data(), text.size(), 0);
-  } while (written < 0 && errno == EINTR);
+  for (File& file : files_) {
+    if (file.fd < 0) file.fd = OpenRetrying(file.path, O_RDWR | O_CREAT);
+    if (file.fd < 0) continue;
+    ssize_t written;
+    do {
+      written = ::pwrite(file.fd, text.data(), text.size(), 0);
+    } while (written < 0 && errno == EINTR);
+  }
 }
 
 }  // namespace spillway::io

@@ -17,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "io/posix_io_engine.h"
 #include "io/store/store.h"
+#include "tests/read_only_mount.h"
 #include "tests/spillway/command.h"
 #include "tests/spillway/training.h"
 
@@ -147,6 +148,19 @@ TEST_F(StoreCommands, FsckFindsItWhole) {
   EXPECT_EQ(json["tensors"], 60);
   EXPECT_GT(json["read_bytes"], 0);
   EXPECT_EQ(Run({"fsck", store(), "--json", "--catalog-only"})["read_bytes"], 0);
+}
+
+TEST_F(StoreCommands, AReadOnlyFileSystemIsEnoughToInspectAndCheck) {
+  const ReadOnlyMount mount(store(), training_ / "seen");
+  if (!mount.is_mounted()) GTEST_SKIP() << mount.why();
+  const std::string seen = mount / "";
+  EXPECT_EQ(Run({"fsck", seen, "--json"})["whole"], true);
+  EXPECT_EQ(Run({"inspect", seen, "--json"})["snapshots"].size(), 1u);
+  std::ofstream(store() + "/spillway-segment-000009") << std::string(4096, 'x');
+  const Ended repaired = RunCommand({"fsck", seen, "--repair"});
+  EXPECT_EQ(repaired.exit_code, 1);
+  EXPECT_THAT(repaired.err, HasSubstr("EROFS"));
+  EXPECT_TRUE(fs::exists(store() + "/spillway-segment-000009"));
 }
 
 TEST_F(StoreCommands, FsckNamesDamageAndEndsWith4) {
@@ -355,6 +369,14 @@ TEST(StoreCommandsOnTwoFolders, TheyAreNamedTogether) {
   EXPECT_EQ(inspected.json()["devices"].size(), 2u);
   EXPECT_EQ(RunCommand({"fsck", both}).exit_code, 0);
   EXPECT_NE(RunCommand({"inspect", training / "a"}).exit_code, 0);
+  fs::rename(training / "b", training / "unmounted");
+  const Ended lost = RunCommand({"inspect", both, "--json"});
+  EXPECT_EQ(lost.exit_code, 0) << lost.err;
+  EXPECT_THAT(lost.err, HasSubstr(training / "b" + " is not there"));
+  EXPECT_EQ(RunCommand({"fsck", both}).exit_code, 4);
+  EXPECT_EQ(RunCommand({"trim", both}).exit_code, 1);
+  EXPECT_FALSE(fs::exists(training / "b"));
+  fs::rename(training / "unmounted", training / "b");
   const Ended half = RunCommand({"remove", training / "b", "--yes"});
   EXPECT_EQ(half.exit_code, 2);
   EXPECT_THAT(half.err, HasSubstr("2 folders"));

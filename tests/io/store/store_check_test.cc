@@ -8,7 +8,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -21,6 +23,7 @@
 #include "io/faulty_io_engine.h"
 #include "io/posix_io_engine.h"
 #include "tests/io/store/store_test_util.h"
+#include "tests/read_only_mount.h"
 #include "tests/seed.h"
 
 namespace spillway::io {
@@ -87,6 +90,22 @@ class StoreCheckTest : public StoreTest {
     EXPECT_TRUE(report.orphans.empty()) << report.orphans[0].path << report.orphans[0].offset;
   }
 
+  // Makes the commit "four", and goes on with a copy of the store as a kill leaves it.
+  void KeepACopyWithLog() {
+    const std::string copy = folder_ / "copy";
+    {
+      auto store = Open(options_);
+      ASSERT_TRUE(store);
+      ASSERT_TRUE(store->Commit("four").ok());
+      for (const char* name : {"a", "b"}) {
+        std::filesystem::create_directories(copy + "/" + name);
+        std::filesystem::copy(folder_ / name, copy + "/" + name,
+                              std::filesystem::copy_options::recursive);
+      }
+    }
+    options_.folders = {copy + "/a", copy + "/b"};
+  }
+
   StoreOptions options_;
 };
 
@@ -142,48 +161,10 @@ TEST_F(StoreCheckTest, AFlippedByteIsFoundWhereItIs) {
   file.put(byte);
   file.close();
   const StoreCheckReport report = Check();
-  ASSERT_EQ(report.damage, 1u);
-  const StoreFinding& finding = report.findings[0];
-  EXPECT_EQ(finding.tensor, "w");
-  EXPECT_EQ(finding.page, 5u);
-  EXPECT_EQ(finding.path, std::filesystem::absolute(path));
-  EXPECT_EQ(finding.offset, offset);
-  EXPECT_THAT(finding.message, HasSubstr("checksum"));
-  // Page 5 never changed: all three commits need it.
-  EXPECT_EQ(finding.commits.size(), 3u);
-}
-
-TEST_F(StoreCheckTest, ABitThatFlipsOnTheWayIsNoDamageUnlessItDoesSoAgain) {
-  auto engine = FaultyIoEngine::Create(
-      1, [](ResultHook hook) { return PosixIoEngine::Create({.result_hook = std::move(hook)}); });
-  ASSERT_TRUE(engine.ok()) << engine.status();
-  (*engine)->Inject({.kind = Fault::Kind::kBitFlip});
-  EXPECT_EQ(Check(engine->get()).damage, 0u);
-  EXPECT_EQ((*engine)->faults_met(), 1u);
-  (*engine)->Inject({.kind = Fault::Kind::kBitFlip, .count = 1000});
-  EXPECT_GT(Check(engine->get()).damage, 0u);
-}
-
-TEST_F(StoreCheckTest, OnlyAnErrorOfTheDeviceIsDamage) {
-  auto engine = FaultyIoEngine::Create(
-      1, [](ResultHook hook) { return PosixIoEngine::Create({.result_hook = std::move(hook)}); });
-  ASSERT_TRUE(engine.ok()) << engine.status();
-  (*engine)->Inject({.kind = Fault::Kind::kEio, .op = IoOp::kRead, .count = 1000});
-  EXPECT_GT(Check(engine->get()).damage, 0u);
-  (*engine)->Clear();
-  (*engine)->Inject({.kind = Fault::Kind::kEnospc, .op = IoOp::kRead, .count = 1000});
-  const auto view = View();
-  ASSERT_TRUE(view);
-  const auto report = CheckStore(*view, engine->get(), {});
-  EXPECT_TRUE(absl::IsResourceExhausted(report.status())) << report.status();
-}
-
-TEST_F(StoreCheckTest, AMissingOrShortFileIsFound) {
-  const std::string path = options_.folders[1] + "/spillway-segment-000000";
-  std::filesystem::resize_file(path, std::filesystem::file_size(path) - 4096);
-  ExpectDamage("and should have");
-  std::filesystem::remove(path);
-  ExpectDamage("is missing");
+  ASSERT_EQ(report.damage, 2u) << "SQLite names the page, and ends its check";
+  EXPECT_THAT(report.findings[1].message, HasSubstr("(EIO)"));
+  EXPECT_EQ(report.read_bytes, report.used_bytes);
+  EXPECT_EQ(report.extents, 16u);
 }
 
 TEST_F(StoreCheckTest, ADamagedCatalogIsFound) {
@@ -314,19 +295,7 @@ TEST_F(StoreCheckTest, WhatACrashLeavesIsNoDamageAndIsGivenBack) {
 }
 
 TEST_F(StoreCheckTest, TheLogOfACrashIsReadAndLeft) {
-  const std::string copy = folder_ / "copy";
-  {
-    auto store = Open(options_);
-    ASSERT_TRUE(store);
-    ASSERT_TRUE(store->Commit("four").ok());
-    // Copies the store as a kill leaves it.
-    for (const char* name : {"a", "b"}) {
-      std::filesystem::create_directories(copy + "/" + name);
-      std::filesystem::copy(folder_ / name, copy + "/" + name,
-                            std::filesystem::copy_options::recursive);
-    }
-  }
-  options_.folders = {copy + "/a", copy + "/b"};
+  KeepACopyWithLog();
   const std::string log = Catalog() + "-wal";
   ASSERT_GT(std::filesystem::file_size(log), 0u);
   const auto size = std::filesystem::file_size(log);
@@ -337,6 +306,80 @@ TEST_F(StoreCheckTest, TheLogOfACrashIsReadAndLeft) {
   }
   EXPECT_EQ(Check().damage, 0u);
   EXPECT_EQ(std::filesystem::file_size(log), size) << "the log was merged";
+}
+
+// The log names the newest commit, and must be read where nothing can be written.
+class ReadOnlyStoreTest : public StoreCheckTest {
+ protected:
+  void SetUp() override {
+    StoreCheckTest::SetUp();
+    KeepACopyWithLog();
+    ASSERT_GT(std::filesystem::file_size(Catalog() + "-wal"), 0u);
+  }
+  // Expects that the newest commit is read and whole, and that nothing was written.
+  void ExpectReadable() {
+    const auto before = FilesIn(options_.folders[0]);
+    for (const auto wanted : {StoreView::Wanted::kAlone, StoreView::Wanted::kAnyState}) {
+      const auto view = StoreView::Open(options_.folders, wanted);
+      ASSERT_TRUE(view.ok()) << view.status();
+      EXPECT_EQ((*view)->holder(), "");
+      EXPECT_EQ((*(*view)->catalog().ReadCommit())->user_state, "four");
+    }
+    ExpectWhole();
+    EXPECT_EQ(FilesIn(options_.folders[0]), before);
+  }
+};
+
+TEST_F(ReadOnlyStoreTest, AReadOnlyFileSystemIsEnough) {
+  const test::ReadOnlyMount seen(folder_ / "copy", folder_ / "seen");
+  if (!seen.is_mounted()) GTEST_SKIP() << seen.why();
+  const std::vector<std::string> writable =
+      std::exchange(options_.folders, {seen / "a", seen / "b"});
+  ExpectReadable();
+  {
+    const auto view = View();
+    ASSERT_TRUE(view);
+    EXPECT_EQ(Store::Open({.folders = writable}, &io_).status().code(),
+              absl::StatusCode::kFailedPrecondition)
+        << "the view holds the lock";
+    const auto another = StoreView::Open(options_.folders, StoreView::Wanted::kAlone);
+    EXPECT_TRUE(another.ok()) << another.status();
+    const absl::Status repaired = ReclaimOrphans(view.get(), {{.kind = Orphan::Kind::kUnnamed}});
+    EXPECT_TRUE(absl::IsUnavailable(repaired)) << repaired;
+    EXPECT_THAT(std::string(repaired.message()), HasSubstr("EROFS"));
+  }
+  std::filesystem::remove(writable[0] + "/spillway-lock");
+  ExpectReadable();
+  // Without a log, the file alone is read.
+  options_.folders = writable;
+  Open(options_).reset();
+  options_.folders = {seen / "a", seen / "b"};
+  ExpectReadable();
+}
+
+TEST_F(ReadOnlyStoreTest, TheRightToReadIsEnough) {
+  using std::filesystem::perms;
+  constexpr perms kRead = perms::owner_read | perms::group_read | perms::others_read;
+  constexpr perms kPass = perms::owner_exec | perms::group_exec | perms::others_exec;
+  const auto permit = [&](perms extra) {
+    for (const std::string& folder : options_.folders) {
+      std::filesystem::permissions(folder, kRead | kPass | extra);
+      for (const std::string& name : FilesIn(folder))
+        std::filesystem::permissions(folder + "/" + name, kRead | extra);
+    }
+  };
+  permit(perms::none);
+  for (const std::string& path : {folder_.path(), folder_ / "copy"})
+    std::filesystem::permissions(path, kPass, std::filesystem::perm_options::add);
+  const bool is_root = ::geteuid() == 0;
+  ASSERT_TRUE(!is_root || ::seteuid(65534) == 0);
+  ExpectReadable();
+  const auto view = View();
+  ASSERT_TRUE(!is_root || ::seteuid(0) == 0);
+  permit(perms::owner_write);
+  ASSERT_TRUE(view);
+  EXPECT_EQ(OpenError(options_).code(), absl::StatusCode::kFailedPrecondition)
+      << "the view holds the lock";
 }
 
 TEST_F(StoreCheckTest, AStoreInUseIsSomebodyElses) {
@@ -397,6 +440,112 @@ TEST_F(StoreCheckTest, WhateverIsDoneByTheRulesIsWhole) {
     for (const StoreFinding& finding : report.findings) ADD_FAILURE() << finding.message;
     if (HasFailure()) return;
   }
+}
+
+// The snapshot lies in the first file, the commit after it in the second as well, which is lost.
+class LostFileTest : public StoreTest {
+ protected:
+  void SetUp() override {
+    options_ = Options();
+    options_.segment_bytes = 4 * kTestPageBytes;
+    {
+      auto store = Open(options_);
+      ASSERT_TRUE(store);
+      const TensorIndex w = *store->AddTensor({"w", "{}", 4}, false);
+      for (uint64_t page = 0; page < 4; ++page)
+        ASSERT_TRUE(WritePage(*store, io_, w, page, 1).ok());
+      ASSERT_TRUE(store->Commit("one").ok());
+      ASSERT_TRUE(store->Snapshot("whole").ok());
+      for (uint64_t page = 0; page < 2; ++page)
+        ASSERT_TRUE(WritePage(*store, io_, w, page, 2).ok());
+      ASSERT_TRUE(store->Commit("two").ok());
+    }
+    lost_ = folder_ / "store/spillway-segment-000001";
+    ASSERT_TRUE(std::filesystem::exists(lost_));
+    ASSERT_FALSE(std::filesystem::exists(folder_ / "store/spillway-segment-000002"));
+    std::filesystem::rename(lost_, folder_ / "aside");
+    EXPECT_TRUE(absl::IsDataLoss(OpenError(options_)));
+    options_.on_lost_file = [this](std::string_view what) { notes_.emplace_back(what); };
+  }
+  // Expects that the check of the store finds damage, or none.
+  void ExpectWhole(bool whole) {
+    const auto view = StoreView::Open(options_.folders, StoreView::Wanted::kAlone);
+    ASSERT_TRUE(view.ok()) << view.status();
+    const auto report = CheckStore(**view, PosixIoEngine::Create({})->get(), {});
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_EQ(report->damage == 0, whole)
+        << (report->findings.empty() ? "" : report->findings[0].message);
+  }
+
+  StoreOptions options_;
+  std::string lost_;
+  std::vector<std::string> notes_;
+};
+
+TEST_F(LostFileTest, AWholeSnapshotIsRestoredAndATrimForgetsTheFile) {
+  {
+    auto store = Open(options_);
+    ASSERT_TRUE(store);
+    ASSERT_EQ(notes_.size(), 1u);
+    EXPECT_THAT(notes_[0], HasSubstr(lost_));
+    const TensorIndex w = **store->FindTensor("w");
+    const auto page = store->FindPage(w, 0);
+    ASSERT_TRUE(page.ok() && page->has_value());
+    const absl::Status read = store->File((*page)->extent).status();
+    EXPECT_TRUE(absl::IsDataLoss(read)) << read;
+    EXPECT_THAT(std::string(read.message()), HasSubstr(lost_));
+    EXPECT_TRUE(PageIs(*store, io_, w, 3, 1)) << "what lies elsewhere is read";
+    ASSERT_TRUE(store->Snapshot("broken").ok());
+    ASSERT_TRUE(store->Restore("whole").ok());
+    for (uint64_t each = 0; each < 4; ++each) EXPECT_TRUE(PageIs(*store, io_, w, each, 1));
+    const absl::Status back = store->Restore("broken");
+    EXPECT_TRUE(absl::IsDataLoss(back)) << back;
+    EXPECT_THAT(std::string(back.message()), HasSubstr(lost_));
+    EXPECT_EQ(store->UserState(), "one") << "what was restored stands";
+    EXPECT_TRUE(store->Trim().ok());
+  }
+  ExpectWhole(false);  // the snapshot "broken" needs the file
+  {
+    auto store = Open(options_);
+    ASSERT_TRUE(store);
+    ASSERT_TRUE(store->Drop("broken").ok());
+    ASSERT_TRUE(store->Trim().ok());
+  }
+  ExpectWhole(true);
+  options_.on_lost_file = {};
+  EXPECT_EQ(Open(options_)->UserState(), "one");
+}
+
+TEST_F(LostFileTest, NothingIsAllocatedInItAndNoCommitNamesIt) {
+  {
+    auto store = Open(options_);
+    ASSERT_TRUE(store);
+    const TensorIndex w = **store->FindTensor("w");
+    ASSERT_TRUE(WritePage(*store, io_, w, 0, 3).ok()) << "its free space is not used";
+    const absl::Status status = store->Commit("three");
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(lost_)) << "page 1 lies in it";
+    ASSERT_TRUE(WritePage(*store, io_, w, 1, 3).ok());
+    const absl::Status whole = store->Commit("three");
+    ASSERT_TRUE(whole.ok()) << whole;
+    // What the commits free in the file is not used either.
+    for (uint64_t version = 4; version < 12; ++version) {
+      for (uint64_t page = 0; page < 4; ++page)
+        ASSERT_TRUE(WritePage(*store, io_, w, page, version).ok());
+      ASSERT_TRUE(store->Commit("more").ok());
+    }
+    EXPECT_FALSE(std::filesystem::exists(lost_));
+  }
+  ExpectWhole(false);
+  // The file comes back as it was: all in it is free.
+  std::filesystem::rename(folder_ / "aside", lost_);
+  ExpectWhole(true);
+  options_.on_lost_file = {};
+  auto store = Open(options_);
+  ASSERT_TRUE(store);
+  EXPECT_TRUE(PageIs(*store, io_, **store->FindTensor("w"), 1, 11));
+  ASSERT_TRUE(store->Restore("whole").ok());
+  EXPECT_TRUE(PageIs(*store, io_, **store->FindTensor("w"), 1, 1));
 }
 
 }  // namespace

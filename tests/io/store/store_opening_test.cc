@@ -502,6 +502,37 @@ TEST_F(StoreOpeningTest, ACatalogOlderThanTheWitnessIsRefused) {
   EXPECT_EQ(Open(Options())->UserState(), "two");
 }
 
+TEST_F(StoreOpeningTest, AnOlderCopyOfTheFirstFolderIsRefused) {
+  const StoreOptions options = TwoFolders();
+  MakeStore(options);
+  const auto first = std::filesystem::path(options.folders[0]);
+  const std::string witness = options.folders[1] + "/spillway-commit";
+  EXPECT_TRUE(std::filesystem::exists(witness));
+  std::filesystem::copy(first, folder_ / "copy");
+  {
+    auto store = Open(options);
+    ASSERT_TRUE(WritePage(*store, io_, **store->FindTensor("w"), 0, 2).ok());
+    ASSERT_TRUE(store->Commit("two").ok());
+  }
+  std::filesystem::rename(first, folder_ / "newer");
+  std::filesystem::rename(folder_ / "copy", first);
+  const absl::Status status = OpenError(options);
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(witness + " tells of commit 2"));
+  EXPECT_TRUE(
+      absl::IsDataLoss(StoreView::Open(options.folders, StoreView::Wanted::kAnyState).status()));
+  std::filesystem::remove_all(first);
+  std::filesystem::rename(folder_ / "newer", first);
+  // A store that was made when only the first folder had a witness gets the others' when it
+  // commits.
+  std::filesystem::remove(witness);
+  auto store = Open(options);
+  ASSERT_TRUE(store);
+  EXPECT_EQ(store->UserState(), "two");
+  ASSERT_TRUE(store->Commit("three").ok());
+  EXPECT_TRUE(std::filesystem::exists(witness));
+}
+
 TEST_F(StoreOpeningTest, AWitnessIsOursAndWholeOrIgnoredOrDataLoss) {
   MakeStore(Options());
   const std::string witness = folder_ / "store/spillway-commit";

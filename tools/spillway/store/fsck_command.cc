@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "io/io_engine_options.h"
 #include "io/make_io_engine.h"
+#include "io/posix_io_engine.h"
 #include "io/store/store_check.h"
 #include "io/store/store_view.h"
 #include "nlohmann/json.hpp"
@@ -118,14 +119,16 @@ void PrintText(const io::StoreCheckReport& report, bool repaired) {
 absl::Status RunFsck(const FsckFlags& flags) {
   SPILLWAY_RETURN_IF_ERROR(CheckStoreArgument(flags.store));
   SPILLWAY_ASSIGN_OR_RETURN(const auto view, OpenView(flags.store, io::StoreView::Wanted::kAlone));
-  SPILLWAY_ASSIGN_OR_RETURN(const auto io,
-                            io::MakeIoEngine(io::IoEngineKind::kAuto, {}, flags.store[0]));
+  auto io = io::MakeIoEngine(io::IoEngineKind::kAuto, {}, flags.store[0]);
+  // The choice takes a file in the folder, which perhaps can only be read.
+  if (!io.ok()) io = io::PosixIoEngine::Create({});
+  SPILLWAY_RETURN_IF_ERROR(io.status());
   Progress progress("checked");
   io::StoreCheckOptions options;
   options.read_pages = !flags.catalog_only;
   options.stop = &CatchInterrupts();
   options.progress = [&](uint64_t done, uint64_t total) { progress.Show(done, total); };
-  absl::StatusOr<io::StoreCheckReport> report = io::CheckStore(*view, io.get(), options);
+  absl::StatusOr<io::StoreCheckReport> report = io::CheckStore(*view, io->get(), options);
   progress.End();
   SPILLWAY_RETURN_IF_ERROR(report.status());
 

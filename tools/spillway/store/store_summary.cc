@@ -136,10 +136,10 @@ absl::Status ReadSnapshots(const io::StoreView& view, StoreSummary* summary) {
 
 absl::StatusOr<StoreSummary> SummarizeStore(const io::StoreView& view) {
   StoreSummary summary;
-  summary.store_id = view.identities()[0].store_id;
+  summary.store_id = view.identity().store_id;
   summary.format_version = io::Catalog::kFormatVersion;
   summary.page_bytes = view.catalog().meta().page_bytes;
-  summary.is_scratch = view.identities()[0].scratch;
+  summary.is_scratch = view.identity().scratch;
   summary.holder = view.holder();
   for (const auto read : {&ReadCommit, &ReadTensors, &ReadDevices, &ReadSnapshots}) {
     SPILLWAY_RETURN_IF_ERROR(read(view, &summary));

@@ -155,7 +155,9 @@ bool FuzzWitness(std::string_view bytes) {
   Put(folder / "spillway-commit", bytes);
   CatalogCommit last;
   last.number = 3;
-  return Witness(folder / "spillway-commit", kStoreId).Check(last).ok();
+  std::vector<StoreFolder> folders;
+  folders.push_back(*StoreFolder::Open(folder.path(), StoreFolder::Mode::kExisting));
+  return Witness(folders, kStoreId).Check(last).ok();
 }
 
 bool FuzzRuns(std::string_view bytes) {
