@@ -236,8 +236,8 @@ class PageTable {
   plan::TileBits with_bytes_;
   plan::TileBits to_commit_;
   uint64_t reserved_frame_changes_ = 0;  // see TilesNow
-  uint64_t clock_ = 0;                // counts leases
-  uint64_t endings_ = 0;              // num_endings() without those of leases
+  uint64_t clock_ = 0;                   // counts leases
+  uint64_t endings_ = 0;                 // num_endings() without those of leases
   std::vector<Action> actions_;
   EngineStats stats_;
 };

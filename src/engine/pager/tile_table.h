@@ -47,10 +47,10 @@ struct Tile {
 
 // The state of the tiles that planning needs in addition to the table, at one moment.
 struct TilesNow {
-  const plan::TileBits& with_bytes;  // tiles that were written and not discarded since
-  const plan::TileBits& placed;      // tiles that have a resting tier: see Placement
+  const plan::TileBits& with_bytes;     // tiles that were written and not discarded since
+  const plan::TileBits& placed;         // tiles that have a resting tier: see Placement
   uint64_t reserved_frame_changes = 0;  // counts reserved frames that were taken or given back
-  bool all_fit = false;              // see RestingPlaces
+  bool all_fit = false;                 // see RestingPlaces
 };
 
 // Returns the tile's description in a trace, for the planner.
