@@ -161,6 +161,77 @@ TEST_F(StoreCheckTest, AFlippedByteIsFoundWhereItIs) {
   file.put(byte);
   file.close();
   const StoreCheckReport report = Check();
+  ASSERT_EQ(report.damage, 1u);
+  const StoreFinding& finding = report.findings[0];
+  EXPECT_EQ(finding.tensor, "w");
+  EXPECT_EQ(finding.page, 5u);
+  EXPECT_EQ(finding.path, std::filesystem::absolute(path));
+  EXPECT_EQ(finding.offset, offset);
+  EXPECT_THAT(finding.message, HasSubstr("checksum"));
+  // Page 5 never changed: all three commits need it.
+  EXPECT_EQ(finding.commits.size(), 3u);
+}
+
+TEST_F(StoreCheckTest, ABitThatFlipsOnTheWayIsNoDamageUnlessItDoesSoAgain) {
+  auto engine = FaultyIoEngine::Create(
+      1, [](ResultHook hook) { return PosixIoEngine::Create({.result_hook = std::move(hook)}); });
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  (*engine)->Inject({.kind = Fault::Kind::kBitFlip});
+  EXPECT_EQ(Check(engine->get()).damage, 0u);
+  EXPECT_EQ((*engine)->faults_met(), 1u);
+  (*engine)->Inject({.kind = Fault::Kind::kBitFlip, .count = 1000});
+  EXPECT_GT(Check(engine->get()).damage, 0u);
+}
+
+TEST_F(StoreCheckTest, OnlyAnErrorOfTheDeviceIsDamage) {
+  auto engine = FaultyIoEngine::Create(
+      1, [](ResultHook hook) { return PosixIoEngine::Create({.result_hook = std::move(hook)}); });
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  (*engine)->Inject({.kind = Fault::Kind::kEio, .op = IoOp::kRead, .count = 1000});
+  EXPECT_GT(Check(engine->get()).damage, 0u);
+  (*engine)->Clear();
+  (*engine)->Inject({.kind = Fault::Kind::kEnospc, .op = IoOp::kRead, .count = 1000});
+  const auto view = View();
+  ASSERT_TRUE(view);
+  const auto report = CheckStore(*view, engine->get(), {});
+  EXPECT_TRUE(absl::IsResourceExhausted(report.status())) << report.status();
+}
+
+TEST_F(StoreCheckTest, AMissingOrShortFileIsFound) {
+  const std::string path = options_.folders[1] + "/spillway-segment-000000";
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) - 4096);
+  ExpectDamage("and should have");
+  std::filesystem::remove(path);
+  ExpectDamage("is missing");
+}
+
+TEST_F(StoreCheckTest, ALostFolderIsFoundAndTheOtherIsRead) {
+  const uint64_t whole_bytes = Check().read_bytes;
+  std::filesystem::rename(options_.folders[1], folder_ / "unmounted");
+  const StoreCheckReport report = Check();
+  ASSERT_FALSE(report.findings.empty());
+  EXPECT_THAT(report.findings[0].message, HasSubstr(options_.folders[1] + " is lost"));
+  EXPECT_GT(report.read_bytes, 0u);
+  EXPECT_LT(report.read_bytes, whole_bytes);
+  EXPECT_GT(report.damage, (whole_bytes - report.read_bytes) / kTestPageBytes)
+      << "the folder, and each page in it";
+  EXPECT_TRUE(absl::IsNotFound(OpenError({.folders = options_.folders, .create = false})));
+  std::filesystem::rename(folder_ / "unmounted", options_.folders[1]);
+  std::filesystem::rename(options_.folders[0], folder_ / "unmounted");
+  EXPECT_TRUE(
+      absl::IsNotFound(StoreView::Open(options_.folders, StoreView::Wanted::kAnyState).status()));
+}
+
+TEST_F(StoreCheckTest, ACatalogPageThatCannotBeReadIsFoundAndTheCheckGoesOn) {
+  const int64_t root =
+      std::stoll(RunSql(Catalog(), "SELECT rootpage FROM sqlite_master WHERE name = 'devices'"));
+  SetSqliteHook([&](const SqliteCall& call) {
+    const bool fails = call.op == SqliteCall::Op::kRead && call.path == Catalog() &&
+                       call.offset == (root - 1) * 4096;
+    return fails ? EIO : 0;
+  });
+  const StoreCheckReport report = Check();
+  SetSqliteHook({});
   ASSERT_EQ(report.damage, 2u) << "SQLite names the page, and ends its check";
   EXPECT_THAT(report.findings[1].message, HasSubstr("(EIO)"));
   EXPECT_EQ(report.read_bytes, report.used_bytes);

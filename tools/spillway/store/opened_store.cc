@@ -3,6 +3,7 @@
 #include "tools/spillway/store/opened_store.h"
 
 #include <cstdio>
+#include <string_view>
 
 #include "absl/strings/str_format.h"
 #include "io/posix_io_engine.h"
@@ -33,13 +34,13 @@ absl::StatusOr<std::unique_ptr<io::StoreView>> OpenView(const std::vector<std::s
 }
 
 absl::StatusOr<std::unique_ptr<OpenedStore>> OpenedStore::Open(
-    const std::vector<std::string>& folders) {
+    const std::vector<std::string>& folders, LostFiles lost_files) {
   // The store only adds its files to the engine. Nothing is read or written through it.
   SPILLWAY_ASSIGN_OR_RETURN(std::unique_ptr<io::IoEngine> io, io::PosixIoEngine::Create({}));
-  const io::StoreOptions options{
-      .folders = folders, .create = false, .when_full = true, .on_lost_file = [](const auto& what) {
-        absl::FPrintF(stderr, "note: %s\n", what);
-      }};
+  io::StoreOptions options{.folders = folders, .create = false, .when_full = true};
+  if (lost_files == LostFiles::kAnnounced) {
+    options.on_lost_file = [](std::string_view what) { absl::FPrintF(stderr, "note: %s\n", what); };
+  }
   SPILLWAY_ASSIGN_OR_RETURN(auto store, AsUsage(io::Store::Open(options, io.get())));
   return std::unique_ptr<OpenedStore>(new OpenedStore(std::move(io), std::move(store)));
 }

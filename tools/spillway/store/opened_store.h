@@ -6,6 +6,7 @@
 #ifndef SPILLWAY_TOOLS_SPILLWAY_STORE_OPENED_STORE_H_
 #define SPILLWAY_TOOLS_SPILLWAY_STORE_OPENED_STORE_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -21,11 +22,16 @@ namespace spillway::command {
 absl::StatusOr<std::unique_ptr<io::StoreView>> OpenView(const std::vector<std::string>& folders,
                                                         io::StoreView::Wanted wanted);
 
+// What to do about a segment file that is missing: refuse the store, or open it without the file
+// and say so (io::StoreOptions::on_lost_file).
+enum class LostFiles : uint8_t { kRefused, kAnnounced };
+
 class OpenedStore {
  public:
   // NotFound if there is no store. FailedPrecondition, naming the holder, if another process has
   // it.
-  static absl::StatusOr<std::unique_ptr<OpenedStore>> Open(const std::vector<std::string>& folders);
+  static absl::StatusOr<std::unique_ptr<OpenedStore>> Open(const std::vector<std::string>& folders,
+                                                           LostFiles lost_files);
   io::Store& store() { return *store_; }
 
  private:

@@ -134,11 +134,11 @@ absl::Status RunExport(const SnapshotFlags& flags) {
 }
 
 // Runs `work` on the opened store.
-absl::Status WithStore(const SnapshotFlags& flags,
+absl::Status WithStore(const SnapshotFlags& flags, LostFiles lost_files,
                        const std::function<absl::Status(io::Store*)>& work) {
   SPILLWAY_RETURN_IF_ERROR(CheckStoreArgument(flags.store));
   if (flags.label.empty()) return UsageError("a snapshot's label is needed");
-  SPILLWAY_ASSIGN_OR_RETURN(const auto store, OpenedStore::Open(flags.store));
+  SPILLWAY_ASSIGN_OR_RETURN(const auto store, OpenedStore::Open(flags.store, lost_files));
   return work(&store->store());
 }
 
@@ -161,7 +161,7 @@ absl::Status CheckNewLabel(const std::string& label) {
 
 absl::Status RunCreate(const SnapshotFlags& flags) {
   SPILLWAY_RETURN_IF_ERROR(CheckNewLabel(flags.label));
-  return WithStore(flags, [&](io::Store* store) -> absl::Status {
+  return WithStore(flags, LostFiles::kRefused, [&](io::Store* store) -> absl::Status {
     SPILLWAY_RETURN_IF_ERROR(store->Snapshot(flags.label));
     return PrintSnapshot(flags, store);
   });
@@ -169,7 +169,7 @@ absl::Status RunCreate(const SnapshotFlags& flags) {
 
 absl::Status RunRestore(const SnapshotFlags& flags) {
   SPILLWAY_RETURN_IF_ERROR(CheckNewLabel(flags.keep));
-  return WithStore(flags, [&](io::Store* store) -> absl::Status {
+  return WithStore(flags, LostFiles::kAnnounced, [&](io::Store* store) -> absl::Status {
     // A restore that cannot succeed makes no snapshot first.
     SPILLWAY_ASSIGN_OR_RETURN(const auto snapshots, store->Snapshots());
     const bool is_there =
@@ -184,7 +184,7 @@ absl::Status RunRestore(const SnapshotFlags& flags) {
 }
 
 absl::Status RunDrop(const SnapshotFlags& flags) {
-  return WithStore(flags, [&](io::Store* store) -> absl::Status {
+  return WithStore(flags, LostFiles::kAnnounced, [&](io::Store* store) -> absl::Status {
     const uint64_t before = store->used_bytes();
     SPILLWAY_RETURN_IF_ERROR(store->Drop(flags.label));
     const uint64_t freed = before - store->used_bytes();

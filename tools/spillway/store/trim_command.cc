@@ -36,7 +36,8 @@ struct TrimFlags {
 
 absl::Status RunTrim(const TrimFlags& flags) {
   SPILLWAY_RETURN_IF_ERROR(CheckStoreArgument(flags.store));
-  SPILLWAY_ASSIGN_OR_RETURN(const auto store, OpenedStore::Open(flags.store));
+  SPILLWAY_ASSIGN_OR_RETURN(const auto store,
+                            OpenedStore::Open(flags.store, LostFiles::kAnnounced));
   SPILLWAY_ASSIGN_OR_RETURN(const uint64_t bytes, store->store().Trim());
   if (flags.json) {
     absl::PrintF("%s\n", JsonText({{"v", 1}, {"bytes", bytes}}));
