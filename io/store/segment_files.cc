@@ -78,17 +78,20 @@ absl::Status SegmentFiles::Load(const std::vector<CatalogSegment>& known) {
     auto& segments = devices_[entry.device].segments;
     auto found = segments.find(entry.segment);
     if (found == segments.end() && options_.on_lost_file) {
-      options_.on_lost_file(
-          absl::StrCat(Path(entry.device, entry.segment), " is missing: what lies in it is lost"));
+      options_.on_lost_file(absl::StrCat(Path(entry.device, entry.segment),
+                                         " is missing: what lies in it is lost. "
+                                         "Once nothing needs it, spillway trim forgets it"));
       found = segments.emplace(entry.segment, Segment()).first;
       lost_.insert({entry.device, entry.segment});
     }
     if (found == segments.end()) {
-      return absl::DataLossError(
-          absl::StrCat(Path(entry.device, entry.segment), " is missing, but the catalog knows ",
-                       entry.size_bytes,
-                       " bytes of it; restore the store from a copy, go back to a snapshot without "
-                       "it (spillway fsck, snapshot restore), or remove it and start over"));
+      return absl::DataLossError(absl::StrCat(
+          Path(entry.device, entry.segment), " is missing, but the catalog knows ",
+          entry.size_bytes,
+          " bytes of it; restore the store from a copy, or go back to a snapshot that "
+          "does not need it (spillway fsck names what needs it; snapshot restore, then "
+          "snapshot drop of the others that need it, then trim), or remove the store "
+          "and start over"));
     }
     Segment& segment = found->second;
     segment.size_bytes = segment.catalog_size_bytes = entry.size_bytes;

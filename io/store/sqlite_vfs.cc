@@ -70,7 +70,8 @@ class VfsFile {
         path_(path ? path : ""),
         is_database_((flags & SQLITE_OPEN_MAIN_DB) != 0),
         is_log_((flags & SQLITE_OPEN_WAL) != 0),
-        is_read_only_((opened_flags & SQLITE_OPEN_READONLY) != 0) {}
+        fell_back_to_reading_((flags & SQLITE_OPEN_READWRITE) != 0 &&
+                              (opened_flags & SQLITE_OPEN_READONLY) != 0) {}
 
   sqlite3_file* real() const { return real_; }
   int Close();
@@ -98,7 +99,7 @@ class VfsFile {
   const char* const path_;  // SQLite keeps the text as long as the file is open
   const bool is_database_;
   const bool is_log_;
-  const bool is_read_only_;
+  const bool fell_back_to_reading_;
   std::optional<FrameHeader> held_;  // in the log: a frame's header whose page was not written yet
   int64_t held_offset_ = 0;
   int64_t next_frame_ = -1;  // offset of the frame that would continue next_sum_
@@ -296,10 +297,11 @@ int VfsFile::Size(sqlite3_int64* size) {
 }
 
 // To read a log without an index in shared memory, SQLite locks the database exclusively. The
-// kernel gives no such lock on a file that is opened to read. It is not needed there: StoreView
-// holds the store's lock.
+// kernel gives no such lock on a file that is opened to read because this user may not write it. It
+// is not needed there: StoreView holds the store's lock. A reader beside a process that has the
+// store asks for no writing, and must not take itself for alone.
 int VfsFile::Lock(int level) {
-  if (is_database_ && is_read_only_ && level > SQLITE_LOCK_SHARED) return SQLITE_OK;
+  if (is_database_ && fell_back_to_reading_ && level > SQLITE_LOCK_SHARED) return SQLITE_OK;
   return real_->pMethods->xLock(real_, level);
 }
 

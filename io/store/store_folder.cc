@@ -245,6 +245,7 @@ StoreFolder::StoreFolder(StoreFolder&& other) noexcept
       device_(other.device_),
       inode_(other.inode_),
       made_lock_file_(std::exchange(other.made_lock_file_, false)),
+      is_read_(other.is_read_),
       keep_(other.keep_),
       process_(other.process_) {}
 
@@ -282,6 +283,7 @@ bool StoreFolder::IsSameAs(const StoreFolder& other) const {
 }
 
 std::string StoreFolder::HolderOfLock() const {
+  if (is_read_) return "a process of another user that only reads it";
   const std::optional<pid_t> pid = PidIn(File(kLockName));
   if (!pid) return "another process";
   return *pid == ::getpid() ? absl::StrCat("this process (", *pid, ")")
@@ -301,7 +303,8 @@ absl::Status StoreFolder::CheckIsThere() const {
 
 // Returns the error for a lock that another StoreFolder has.
 absl::Status StoreFolder::InUse() const {
-  const std::optional<pid_t> pid = PidIn(File(kLockName));
+  // A process that may not write the file leaves the number of an earlier one in it.
+  const std::optional<pid_t> pid = is_read_ ? std::nullopt : PidIn(File(kLockName));
   const bool is_ours = pid && *pid == ::getpid();
   const bool is_gone = pid && *pid > 0 && ::kill(*pid, 0) != 0 && errno == ESRCH;
   const std::string_view advice =
@@ -352,6 +355,7 @@ absl::Status StoreFolder::TakeLock(bool to_read) {
     }
     if (::flock(lock_fd_, (is_shared ? LOCK_SH : LOCK_EX) | LOCK_NB) != 0) {
       const int error = errno;
+      is_read_ = error == EWOULDBLOCK && ::flock(lock_fd_, LOCK_SH | LOCK_NB) == 0;
       ::close(std::exchange(lock_fd_, -1));
       made_lock_file_ = false;
       return error == EWOULDBLOCK ? InUse() : FileErrorToStatus(error, absl::StrCat("lock ", path));

@@ -112,6 +112,7 @@ class StoreFolder {
   dev_t device_ = 0;
   ino_t inode_ = 0;
   bool made_lock_file_ = false;
+  bool is_read_ = false;  // the lock was refused, and those who have it share it
   bool keep_ = false;
   base::ForkGuard process_;
 };

@@ -80,7 +80,8 @@ absl::Status Witness::Check(const std::optional<CatalogCommit>& last) const {
 absl::Status Witness::CheckFile(const std::string& path,
                                 const std::optional<CatalogCommit>& last) const {
   const int fd = OpenRetrying(path, O_RDONLY);
-  if (fd < 0 && errno == ENOENT) return absl::OkStatus();
+  // A file that is not there, or that its device cannot read, says nothing.
+  if (fd < 0 && (errno == ENOENT || errno == EIO)) return absl::OkStatus();
   if (fd < 0) return FileErrorToStatus(errno, absl::StrCat("open ", path));
   std::string text(kMaxBytes, '\0');
   ssize_t size;
@@ -89,6 +90,7 @@ absl::Status Witness::CheckFile(const std::string& path,
   } while (size < 0 && errno == EINTR);
   const int error = errno;
   ::close(fd);
+  if (size < 0 && error == EIO) return absl::OkStatus();
   if (size < 0) return FileErrorToStatus(error, absl::StrCat("read ", path));
   text.resize(static_cast<size_t>(size));
   // The file is empty or zeros, because a power cut came between making and writing it, or is not

@@ -234,9 +234,10 @@ absl::Status Trainer::CommitBefore(const absl::Status& error) {
   }
   // The next step fails again from this state, so a good commit is worth more.
   if (absl::IsOutOfRange(error) && committed_step_ >= 0) {
-    return Add(error, absl::StrFormat("; the commit of step %d stands. --resume continues from it "
-                                      "with the same --lr and --clip. To continue with others, "
-                                      "write it out (spillway snapshot export) and train from that",
+    return Add(error, absl::StrFormat("; the commit of step %d stands. --resume has the same --lr "
+                                      "and --clip, and fails again here. To continue with others, "
+                                      "write that commit out (spillway snapshot export) and train "
+                                      "from it",
                                       committed_step_));
   }
   if (IsReadError(error)) may_be_unreadable_ = true;

@@ -49,7 +49,6 @@ class PlanFollower {
   const PlanProgress& tiles() const { return tiles_; }
   // Whether operations take any frame, not only the planned one.
   bool takes_any_frame() const { return takes_any_frame_; }
-  // Adds a tile, with the next index, that the plan does not contain.
 
   static constexpr int kMostPassed = 64;
   // A new run of the pump begins. Its calls of MayWait and Take pass at most `most_passed` events

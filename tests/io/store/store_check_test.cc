@@ -449,8 +449,9 @@ TEST_F(ReadOnlyStoreTest, TheRightToReadIsEnough) {
   ASSERT_TRUE(!is_root || ::seteuid(0) == 0);
   permit(perms::owner_write);
   ASSERT_TRUE(view);
-  EXPECT_EQ(OpenError(options_).code(), absl::StatusCode::kFailedPrecondition)
-      << "the view holds the lock";
+  const absl::Status refused = OpenError(options_);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << "the view holds the lock";
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("another user that only reads it"));
 }
 
 TEST_F(StoreCheckTest, AStoreInUseIsSomebodyElses) {
@@ -465,6 +466,34 @@ TEST_F(StoreCheckTest, AStoreInUseIsSomebodyElses) {
   EXPECT_EQ((*(*view)->catalog().ReadCommit())->user_state, "three");
   ASSERT_TRUE(store->Commit("five").ok()) << "a reader is in nobody's way";
   EXPECT_EQ((*(*view)->catalog().ReadCommit())->user_state, "three") << "one state throughout";
+}
+
+// When the log has 96 frames, a commit copies them all into the catalog's file. SQLite removes such
+// a log when it is closed by a process that takes itself for alone.
+TEST_F(StoreCheckTest, AReaderLeavesTheLogOfAStoreInUse) {
+  const auto store = Open(options_);
+  ASSERT_TRUE(store);
+  const std::string log = Catalog() + "-wal";
+  const std::string state(96 * 4096, 'x');
+  ASSERT_TRUE(store->Commit(state).ok());
+  ASSERT_TRUE(std::filesystem::exists(log));
+  {
+    const auto view = StoreView::Open(options_.folders, StoreView::Wanted::kAnyState);
+    ASSERT_TRUE(view.ok()) << view.status();
+    EXPECT_EQ((*(*view)->catalog().ReadCommit())->user_state, state);
+  }
+  EXPECT_TRUE(std::filesystem::exists(log));
+  EXPECT_TRUE(std::filesystem::exists(Catalog() + "-shm"));
+  // A copy is what a kill would leave.
+  ASSERT_TRUE(store->Commit("after").ok());
+  StoreOptions copies = options_;
+  for (std::string& folder : copies.folders) {
+    std::filesystem::copy(folder, folder + "-copy", std::filesystem::copy_options::recursive);
+    folder += "-copy";
+  }
+  const auto copy = Open(copies);
+  ASSERT_TRUE(copy);
+  EXPECT_EQ(copy->UserState(), "after");
 }
 
 TEST_F(StoreCheckTest, StopsWhenAsked) {

@@ -388,10 +388,12 @@ absl::StatusOr<Outcome> Train(const TrainFlags& flags, const Inputs& inputs, con
   report.page_bytes = engine->page_bytes();
   report.threads = flags.engine.threads;
   const std::vector<trainer::Parameter>& parameters = trainer->model().parameters();
-  if (flags.hash_weights) {
-    SPILLWAY_ASSIGN_OR_RETURN(report.weights_hash, trainer::HashWeights(engine.get(), parameters));
-  }
   outcome.saved = Save(flags, inputs, need, report.run, engine.get(), trainer.get());
+  if (flags.hash_weights) {
+    const absl::StatusOr<std::string> hash = trainer::HashWeights(engine.get(), parameters);
+    if (hash.ok()) report.weights_hash = *hash;
+    if (outcome.saved.ok()) SPILLWAY_RETURN_IF_ERROR(hash.status());
+  }
   return outcome;
 }
 

@@ -92,6 +92,8 @@ class Checkpoints:
                 except FileNotFoundError:
                     continue  # it was deleted meanwhile
                 except OSError as error:  # what it named before stays until it can be read, or is seen to be gone
+                    if isinstance(error, PermissionError) and not self._may_be_ours(path):
+                        continue
                     failed(error, path)
         for path in set(self._read) - there:
             try:
@@ -100,6 +102,10 @@ class Checkpoints:
             except OSError as error:
                 failed(error, path)
         return unreadable
+
+    def _may_be_ours(self, path: pathlib.Path) -> bool:
+        """Whether a file that this user may not read can be a checkpoint: it was one, or has the name of one."""
+        return path in self._read or path.suffix in (".pt", ".pth", ".ckpt", ".bin", ".tar", ".pkl")
 
     def _is_deleted(self, path: pathlib.Path) -> bool:
         """Whether a file that was read is not there any more. Raises OSError if that cannot be known: `folder` is missing, or
