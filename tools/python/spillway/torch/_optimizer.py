@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import spillway
@@ -90,7 +90,8 @@ class OffloadedOptimizer(StateDicts):
     # --- Parameters ---
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds a group as torch.optim does. Registers the state of its parameters, which begins with the weights' values."""
+        """Adds a group as torch.optim does. Registers the state of its parameters, which begins with the weights' values. State
+        of a frozen parameter is registered when its first gradient arrives, after it was unfrozen."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         known_before, hooks_before = set(self._known), len(self._hooks)
@@ -139,6 +140,7 @@ class OffloadedOptimizer(StateDicts):
             raise spillway.InvalidArgument(f"parameter {name} is sparse: it must be dense")
         if not isinstance(param, EngineTensor):
             _state.address_of(param, f"parameter {name}")
+        weight_of(self.run, param, name)
         if self._has_hook(param) and param._post_accumulate_grad_hooks:
             raise spillway.FailedPrecondition(f"parameter {name} has a hook already that runs when its gradient is there, as "
                                               "of another optimizer: remove that first, as by close()")
@@ -149,15 +151,13 @@ class OffloadedOptimizer(StateDicts):
     def _register(self, param: torch.Tensor, name: str) -> None:
         if param.numel() == 0:
             return  # nothing to update
-        gradient = None
-        if self._gradients == "engine":
-            gradient = make_home(self.run, f"{self._gradients_prefix}/{name}", param, "gradient", param.device,
-                                 transient=True)
-        known = self._known[param] = Known(name, param, gradient)
+        known = self._known[param] = Known(name, param)
+        if not param.requires_grad:
+            return
         self._add_state(param, known)
         if not self._has_hook(param):
             return
-        if gradient is not None:
+        if self._gradients == "engine":
             self._hooks.append(param.register_post_accumulate_grad_hook(lambda of: _move_gradient(of, known)))
         else:
             me = weakref.ref(self)
@@ -172,7 +172,10 @@ class OffloadedOptimizer(StateDicts):
     def _add_state(self, param: torch.Tensor, known: Known, tile_rows: int | None = None) -> None:
         weight_id = weight_of(self.run, param, known.name)
         self.run.has_changed()
-        known.tile_rows = _state.tile_rows_of(param.shape, self.run.pinned_bytes) if tile_rows is None else tile_rows
+        if self._gradients == "engine" and known.gradient is None:
+            known.gradient = make_home(self.run, f"{self._gradients_prefix}/{known.first_name}", param, "gradient",
+                                       param.device, transient=True)
+        known.tile_rows = self._usual_rows(param) if tile_rows is None else tile_rows
         known.number = self._engine_state.add(
             f"{self._prefix}/{known.name}", param if weight_id is not None else on_cpu(param),
             known.tile_rows, weight_id, known.gradient.id if known.gradient else None)
@@ -186,48 +189,73 @@ class OffloadedOptimizer(StateDicts):
         """Unregisters the state and the gradient of a parameter that is no longer known."""
         if known.gradient is not None:
             known.gradient.end()
+        self._drop_state(known)
+
+    def _drop_state(self, known: Known) -> None:
         for id in known.ids:
             self.ids.remove(id)
             with contextlib.suppress(spillway.Error):
                 self.run.engine.unregister(id)
+        known.number, known.ids, known.step = None, [], 0
 
     def _begin_anew(self, prefix: str, names: dict[torch.Tensor, str],
-                    tile_rows: dict[torch.Tensor, int] | None = None) -> None:
-        """Registers the state anew, as before any step, under the names that a state dict gives it, in tiles of these rows.
-        None: in tiles of the rows that fit the run's budget."""
+                    tile_rows: Mapping[torch.Tensor, int | None]) -> None:
+        """Registers the state of the parameters in `tile_rows` anew, as before any step, under the names that a state dict
+        gives it, in tiles of these rows; None: of the rows that fit the run's budget. Other parameters then have no state."""
         if prefix != self._prefix:
             self.run.claim("optimizer", self, wanted=prefix)
             self.run.give_up(self._prefix)
         for id in self.ids:
             self.run.engine.unregister(id)
         self.ids.clear()
-        self._prefix, self._engine_state = prefix, _state.State(self.run.engine, *self._state_arguments)
         for param, known in self._known.items():
-            known.name = names.get(param, known.name)
-            self._add_state(param, known, None if tile_rows is None else tile_rows[param])
+            known.number, known.ids, known.name = None, [], names.get(param, known.name)
+            if param not in tile_rows:
+                known.step = 0
+        self._prefix, self._engine_state = prefix, _state.State(self.run.engine, *self._state_arguments)
+        for param, rows in tile_rows.items():
+            self._add_state(param, self._known[param], rows)
 
     def tile_rows(self) -> dict[str, int]:
         """Returns the rows of a tile of each parameter's state, by the name of the state in the store."""
-        return {f"{self._prefix}/{known.name}": known.tile_rows for known in self._known.values()}
+        return {f"{self._prefix}/{known.name}": known.tile_rows for known in self._known.values() if known.has_state}
 
-    def tile_rows_in(self, kept: dict[str, Any], prefix: str | None = None,
-                     names: dict[torch.Tensor, str] | None = None) -> dict[torch.Tensor, int]:
-        """Returns the rows of a tile of each parameter's state in the commit that Run.keep_commit named, where the state has
-        this prefix and these names; by default its own. They are the present ones for what the commit does not have, and if
-        an older version made the dict, which did not record them."""
-        there, names = kept.get("tile_rows", {}), names or {}
-        prefix = self._prefix if prefix is None else prefix
-        return {param: there.get(f"{prefix}/{names.get(param, known.name)}", known.tile_rows)
-                for param, known in self._known.items()}
+    def _with_state(self) -> dict[torch.Tensor, Known]:
+        """Returns the parameters that have state, in the order of `ids`."""
+        return dict(sorted(((param, known) for param, known in self._known.items() if known.has_state),
+                           key=lambda each: each[1].number))
 
-    def is_cut_as(self, tile_rows: dict[torch.Tensor, int]) -> bool:
-        """Whether the tiles of each parameter's state have these rows."""
-        return all(known.tile_rows == tile_rows[param] for param, known in self._known.items())
+    def tile_rows_beside(self, kept: dict[str, Any]) -> dict[torch.Tensor, int]:
+        """Returns the rows of a tile with which each parameter's state can be registered while the engine restores the commit
+        that Run.keep_commit named: the commit's, or the present ones for state that the commit does not have."""
+        there = kept.get("tile_rows", {})
+        return {param: there.get(f"{self._prefix}/{known.name}", known.tile_rows)
+                for param, known in self._with_state().items()}
 
-    def cut(self, tile_rows: dict[torch.Tensor, int] | None = None) -> None:
-        """Registers the state anew in other tiles, by default those that fit the run's budget. Its bytes, which do not depend
-        on the tiles, are lost: the caller must save them before and write them afterwards, tensor by tensor of `ids`."""
-        self._begin_anew(self._prefix, {}, tile_rows)
+    def tile_rows_in(self, kept: dict[str, Any], prefix: str, names: dict[torch.Tensor, str]) -> dict[torch.Tensor, int]:
+        """Returns the rows of a tile of the state that the commit that Run.keep_commit named has of these parameters, under
+        this prefix and these names. If an older version made the dict, which did not record them, the commit has state of all
+        parameters, and the rows are the present ones."""
+        if "tile_rows" in kept:
+            there = kept["tile_rows"]
+            return {param: there[f"{prefix}/{name}"] for param, name in names.items() if f"{prefix}/{name}" in there}
+        return {param: self._known[param].tile_rows if self._known[param].has_state else self._usual_rows(param)
+                for param in names}
+
+    def _usual_rows(self, param: torch.Tensor) -> int:
+        return _state.tile_rows_of(param.shape, self.run.pinned_bytes)
+
+    def is_cut_as(self, tile_rows: Mapping[torch.Tensor, int | None]) -> bool:
+        """Whether there is state of these parameters and of no others, in tiles of these rows."""
+        present = self._with_state()
+        return present.keys() == tile_rows.keys() and all(known.tile_rows == tile_rows[param]
+                                                          for param, known in present.items())
+
+    def cut(self, tile_rows: Mapping[torch.Tensor, int | None] | None = None) -> None:
+        """Registers the state anew in tiles of these rows, in this order of the parameters; None, of one or all: in tiles that
+        fit the run's budget. Its bytes, which do not depend on the tiles, are lost: the caller must save them before and write
+        them afterwards, tensor by tensor of `ids`."""
+        self._begin_anew(self._prefix, {}, dict.fromkeys(self._with_state()) if tile_rows is None else tile_rows)
         for known in self._known.values():
             known.version = -1  # the next step still finds what the user has written into a weight
 
@@ -295,6 +323,10 @@ class OffloadedOptimizer(StateDicts):
                 raise spillway.FailedPrecondition(
                     f"a parameter of {tuple(param.shape)} was put into a group of the optimizer's, or had no elements when "
                     "it took it up, so it has no state: give it to add_param_group()")
+            self._check_weight(param, known)
+            if not known.has_state:  # it was frozen, or a state dict without its state was loaded
+                with self._in_use():
+                    self._add_state(param, known)
             self._take_changed_weight(param, known)
             updates.append({"parameter": known.number, "step": known.step + 1, "learning_rate": float(group["lr"]),
                             "weight_decay": float(group.get("weight_decay", 0)), "gradient_scale": scale,
@@ -383,14 +415,16 @@ class OffloadedOptimizer(StateDicts):
         _move_gradient(param, known)  # one that other code has assigned
         return None
 
-    def _take_changed_weight(self, param: torch.Tensor, known: Known) -> None:
-        """Copies a 16-bit weight that other code has written to its master weight."""
+    def _check_weight(self, param: torch.Tensor, known: Known) -> None:
         if (param.dtype, param.shape) != (known.dtype, known.shape):
             raise spillway.InvalidArgument(
                 f"parameter {known.name} is {tuple(param.shape)}, {param.dtype} now, and was {tuple(known.shape)}, {known.dtype} "
                 "when the optimizer took it up: make the optimizer after the model's last change")
         if not isinstance(param, EngineTensor):
             _state.address_of(param, f"parameter {known.name}")
+
+    def _take_changed_weight(self, param: torch.Tensor, known: Known) -> None:
+        """Copies a 16-bit weight that other code has written to its master weight."""
         if param._version == known.version or param.dtype == torch.float32 or self._format == "compact":
             return  # an fp32 weight is its own master weight; a weight with compact state holds most bits of it
         if not isinstance(param, EngineTensor):

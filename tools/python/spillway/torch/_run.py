@@ -167,7 +167,7 @@ class Run:
         theirs = {id for each in others for id in each.weight_ids()} - set(owner.weight_ids())
         weights = [home.id for home in self._weights() if home.name not in kept["weights"] or home.id in theirs]
         # The engine restores no tensor whose tiles are others than the commit's.
-        recut = {each: rows for each in others if not each.is_cut_as(rows := each.tile_rows_in(kept))}
+        recut = {each: rows for each in others if not each.is_cut_as(rows := each.tile_rows_beside(kept))}
 
         def staying() -> list[int]:
             return [id for each in others for id in each.ids] + weights
@@ -182,8 +182,8 @@ class Run:
                 self.engine.restore(kept["label"])
                 owner.half_done = _NOT_WHOLE
             finally:
-                for each in recut:
-                    each.cut()
+                for each, rows in recut.items():
+                    each.cut(dict.fromkeys(rows))  # also what a cut that failed did not register
                 write_back()
                 for each, half_done in others.items():
                     each.half_done = half_done
