@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests what every optimizer of spillway.torch does as a torch.optim.Optimizer, wherever its state is stored."""
 
+import collections
 import contextlib
 import gc
 import os
@@ -363,6 +364,37 @@ class OptimizerTest(TorchTest):
         with self.assertRaisesRegex(spillway.Unimplemented, "full_state_dict"):
             optimizer.state[next(model.parameters())]
         self.assertEqual(list(optimizer.state.items()), [])
+
+    def test_code_that_would_drop_state_is_told_how(self):
+        def assign(optimizer):
+            optimizer.state = collections.defaultdict(dict)
+
+        def set_item(optimizer):
+            optimizer.state[params[0]] = {}
+
+        for store in (None, self.store()):
+            params = make_params()
+            optimizer = st.AdamW(params, lr=1e-2, store=store)
+            set_gradients(params, 1)
+            optimizer.step()
+            expected = optimizer.full_state_dict()["state"]
+            for change in (lambda optimizer: optimizer.state.clear(), lambda optimizer: optimizer.state.pop(params[0], None),
+                           lambda optimizer: optimizer.state.update({params[0]: {}}),
+                           lambda optimizer: optimizer.state.setdefault(params[0], {}), assign, set_item):
+                with self.assertRaisesRegex(spillway.Unimplemented, r"load_state_dict\({'state': {}, 'param_groups': "):
+                    change(optimizer)
+            for index, of in optimizer.full_state_dict()["state"].items():
+                for name, value in of.items():
+                    self.assertTrue(torch.equal(value, expected[index][name]))
+            optimizer.load_state_dict({"state": {}, "param_groups": optimizer.state_dict()["param_groups"]})
+            self.assertEqual(optimizer.full_state_dict()["state"], {})
+            fresh = [torch.nn.Parameter(param.detach().clone()) for param in params]
+            other = st.AdamW(fresh, lr=1e-2)
+            for each, of in ((params, optimizer), (fresh, other)):
+                set_gradients(each, 2)
+                of.step()
+            self.assert_same(params, fresh)
+            optimizer.run.close()
 
     def test_words_that_would_be_ignored_are_refused(self):
         with self.assertRaisesRegex(spillway.InvalidArgument, "maximize=True: SGD"):

@@ -18,7 +18,7 @@ from spillway.torch._known import Known
 from spillway.torch._offload import weight_of
 from spillway.torch._run import Run, as_run
 from spillway.torch._staging import is_apart, on_cpu, staged
-from spillway.torch._state_dicts import NoState, StateDicts
+from spillway.torch._state_dicts import StateDicts
 from spillway.torch._tensor import EngineTensor, UsedGradient, make_home
 
 
@@ -65,7 +65,6 @@ class OffloadedOptimizer(StateDicts):
             # The error may be kept, and refers to this object.
             self._give_up(end, is_own_run=not isinstance(store, Run))
             raise
-        self.state = NoState()
 
     def _give_up(self, end: Callable[[], None], is_own_run: bool) -> None:
         """Undoes what a constructor that failed has done. `end` is the finalizer."""

@@ -25,19 +25,27 @@ _MINE = "spillway"  # the key that marks a state dict of spillway.torch
 
 class NoState(collections.defaultdict):
     """The `state` of an optimizer whose state rests in the engine: it has no items. Code that asks whether there is state, as
-    torch.distributed.checkpoint does before it makes some by a step, or that reads a parameter's, raises Unimplemented."""
+    torch.distributed.checkpoint does before it makes some by a step, that reads a parameter's, or that would change it, as
+    clear() does to begin anew, raises Unimplemented."""
 
     def __bool__(self) -> bool:
-        raise self._error()
+        raise self.error()
 
     def __missing__(self, key: Any) -> Any:
-        raise self._error()
+        raise self.error()
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise self.error()
+
+    # A dict's methods do not call each other.
+    clear = pop = popitem = setdefault = update = __setitem__ = __delitem__ = __ior__ = _refuse
 
     @staticmethod
-    def _error() -> spillway.Unimplemented:
+    def error() -> spillway.Unimplemented:
         return spillway.Unimplemented(
             "the state of an optimizer of spillway.torch rests in the engine, so its .state has none: call state_dict(), "
-            "which names a commit, or full_state_dict(). torch.distributed.checkpoint cannot save it")
+            "which names a commit, or full_state_dict(). To drop the state, call load_state_dict({'state': {}, "
+            "'param_groups': optimizer.state_dict()['param_groups']}). torch.distributed.checkpoint cannot save it")
 
 
 class StateDicts(torch.optim.Optimizer):
@@ -50,6 +58,17 @@ class StateDicts(torch.optim.Optimizer):
     _prefix: str
     _known: dict[torch.Tensor, Known]
     _engine_state: _state.State
+    _no_state: NoState | None = None
+
+    @property
+    def state(self) -> Any:
+        return self._no_state
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        if self._no_state is not None:
+            raise NoState.error()
+        self._no_state = NoState()  # torch.optim's constructor has assigned an empty dict
 
     def _check_group(self, group: dict[str, Any]) -> None:
         raise NotImplementedError
