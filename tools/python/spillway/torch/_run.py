@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import json
 import os
@@ -208,11 +209,21 @@ class Run:
             yield lambda: None
             return
         piece = memoryview(bytearray(min(_PIECE_BYTES, max(sizes))))
-        with tempfile.TemporaryFile(dir=self.store) as file:
+        with contextlib.ExitStack() as stack:
             there = ids()
-            for number, offset, size in pieces:
-                file.write(self.engine.read(there[number], offset, piece[:size]))
-            file.flush()  # raises OSError if the disk is full, before anything has changed
+            try:
+                file = stack.enter_context(tempfile.TemporaryFile(dir=self.store))
+                for number, offset, size in pieces:
+                    file.write(self.engine.read(there[number], offset, piece[:size]))
+                file.flush()  # if the disk is full, this is known before anything has changed
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    stack.close()  # closing the file tries to write the rest again
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                raise spillway.ResourceExhausted(
+                    f"{self.store} has no room for the {sum(sizes)} bytes of state that this load saves in a temporary file: "
+                    f"make room there ({error.strerror})") from error
 
             def write_back() -> None:
                 file.seek(0)

@@ -210,7 +210,9 @@ class StateDicts(torch.optim.Optimizer):
             # A frozen parameter has no state before its first step. Commits of earlier versions have it nevertheless.
             tile_rows = {param: rows for param, rows in there.items() if param.requires_grad or steps[param] > 0}
             is_cut = not is_new and not self.half_done and self.is_cut_as(tile_rows)
-            is_recut = not is_new and not is_cut  # the budget was another when it was saved
+            # If the budget was another when it was saved.
+            is_recut = not is_new and any(rows != _state.tile_rows_of(param.shape, self.run.pinned_bytes)
+                                          for param, rows in tile_rows.items())
             if is_renamed or not is_cut:
                 self.half_done = "a state dict was not loaded whole"
                 self._begin_anew(mine["name"], names, tile_rows)
