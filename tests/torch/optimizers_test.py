@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import unittest
+import weakref
 from unittest import mock
 
 import spillway
@@ -118,26 +119,42 @@ class OptimizerTest(TorchTest):
             results.append([param.detach().clone() for param in model.parameters()])
         self.assert_same(*results)
 
+    def most_alive(self, params):
+        """Takes a step, and returns the largest number of weights' copies that there were at a time."""
+        optimizer = st.AdamW(params, lr=1e-2)
+        alive, most = [], 0
+        step = optimizer._engine_state.step
+
+        def count(piece):
+            nonlocal most
+            alive.extend(weakref.ref(update["weight"].untyped_storage()) for update in piece)
+            most = max(most, len({id(each()) for each in alive if each() is not None}))
+            step(piece)
+
+        with mock.patch.object(optimizer._engine_state, "step", count):
+            optimizer.step()
+        self.assertEqual(len(alive), len(params))
+        return most
+
     def test_memory_of_pieces_is_given_back(self):
-        import weakref
         params = [torch.nn.Parameter(torch.ones(1000)) for _ in range(10)]
         for param in params:
             param.grad = torch.ones(1000)
         with self.in_pieces(8192):
-            optimizer = st.AdamW(params, lr=1e-2)
-            alive, most = [], 0
-            step = optimizer._engine_state.step
+            self.assertLessEqual(self.most_alive(params), 2)
 
-            def count(piece):
-                nonlocal most
-                alive.extend(weakref.ref(update["weight"].untyped_storage()) for update in piece)
-                most = max(most, len({id(each()) for each in alive if each() is not None}))
-                step(piece)
-
-            with mock.patch.object(optimizer._engine_state, "step", count):
-                optimizer.step()
-        self.assertEqual(len(alive), 10)
+    def test_copies_of_weights_that_are_not_contiguous_are_given_back(self):
+        images = [torch.randn(8, 4, 3, 3) for _ in range(10)]
+        results = []
+        for memory_format in (torch.contiguous_format, torch.channels_last):
+            params = [torch.nn.Parameter(image.to(memory_format=memory_format, copy=True)) for image in images]
+            for param, image in zip(params, images):
+                param.grad = (2 * image).to(memory_format=memory_format)
+            with mock.patch("spillway.torch._staging.PIECE_BYTES", 2 * images[0].nbytes):
+                most = self.most_alive(params)
+            results.append(params)
         self.assertLessEqual(most, 2)
+        self.assert_same(*results)
 
     def test_an_error_between_two_pieces_is_remembered(self):
         params = make_params()
