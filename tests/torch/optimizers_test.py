@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import unittest
+import warnings
 import weakref
 from unittest import mock
 
@@ -303,11 +304,15 @@ class OptimizerTest(TorchTest):
         run = st.open(self.store(), pinned="1MiB")
         with self.assertRaisesRegex(spillway.InvalidArgument, "pinned is the run's"):
             st.AdamW(make_params(), store=run, pinned="2MiB")
-        layer = torch.nn.Embedding(10, 4, sparse=True)
-        optimizer = st.AdamW(layer.parameters())
-        layer(torch.tensor([1, 2])).sum().backward()
-        with self.assertRaisesRegex(spillway.InvalidArgument, "gradient of parameter 0.0 is sparse"):
-            optimizer.step()
+        for gradients in ("torch", "engine"):
+            layer = torch.nn.Embedding(10, 4, sparse=True)
+            optimizer = st.AdamW(layer.parameters(), gradients=gradients)
+            with self.assertRaisesRegex(spillway.InvalidArgument, "gradient of parameter 0.0 is sparse"):
+                layer(torch.tensor([1, 2])).sum().backward()
+                optimizer.step()
+        for words in ({"lr": -1.0}, {"lr": float("nan")}, {"weight_decay": -1.0}):
+            with self.assertRaisesRegex(ValueError, "(lr|weight_decay) is (-1.0|nan): it must be at least 0"):
+                st.AdamW(make_params(), **words)
         param = torch.nn.Parameter(torch.ones(4))
         optimizer = st.AdamW([param])
         param.data = param.data.to(torch.bfloat16)
@@ -431,7 +436,69 @@ class OptimizerTest(TorchTest):
         optimizer = st.SGD(params[:1])
         with self.assertRaisesRegex(spillway.InvalidArgument, "make two optimizers"):
             optimizer.add_param_group({"params": params[1:], "momentum": 0.9})
+        with self.assertRaisesRegex(spillway.InvalidArgument, "momentum=0.9: AdamW of spillway.torch has no momentum"):
+            st.AdamW([{"params": params, "momentum": 0.9}])
         self.assertEqual(len(optimizer.param_groups), 1)
+
+    def test_a_parameter_twice_in_a_group_is_refused(self):
+        params = make_params()
+        optimizer = st.SGD(params[:1])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with self.assertRaisesRegex(spillway.InvalidArgument, "parameter 1.2 is in the group already, as 1.0"):
+                optimizer.add_param_group({"params": [params[1], params[2], params[1]]})
+        optimizer.add_param_group({"params": params[1:]})
+
+    def test_groups_are_removed_and_added(self):
+        results = []
+        for make in (torch.optim.SGD, lambda *args, **words: st.SGD(*args, store=self.store(), **words)):
+            params = make_params()
+            optimizer = make(params[:2], lr=0.1, momentum=0.9)
+            for step, group in enumerate((params[2:4], params[1:3], params[4:])):
+                set_gradients(params, step)
+                optimizer.step()
+                optimizer.param_groups.clear() if step == 0 else optimizer.param_groups.pop()
+                optimizer.add_param_group({"params": group})
+            set_gradients(params, 3)
+            optimizer.step()
+            results.append(params)
+        self.assertEqual(list(optimizer.tile_rows()), [f"optimizer/{name}" for name in ("0.0", "0.1", "1.0", "1.1", "2.0", "2.1")])
+        for mine, its in zip(*results):
+            torch.testing.assert_close(mine, its, rtol=1e-5, atol=1e-6)
+
+    def test_a_state_dict_is_loaded_after_groups_were_removed(self):
+        for more in ({}, {"gradients": "engine"}, {"update": "backward"}):
+            store, params = self.store(), make_params()
+            optimizer = st.AdamW(params[:2], lr=0.1, store=store, **more)
+
+            def step(params):
+                sum(param.square().sum() for param in params).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+            step(params[:2])
+            saved, weights = optimizer.state_dict(), [param.detach().clone() for param in params]
+            step(params[:2])
+            optimizer.run.close()
+            again = [torch.nn.Parameter(weight.clone()) for weight in weights]
+            optimizer = st.AdamW(again[2:4], lr=0.1, store=store, **more)  # under the names that the dict has
+            optimizer.param_groups.clear()
+            optimizer.add_param_group({"params": again[:2]})
+            optimizer.load_state_dict(saved)
+            step(again[:2])
+            self.assert_same(params[:2], again[:2])
+            optimizer.add_param_group({"params": again[2:4]})
+            step(again[:4])
+            self.assertFalse(torch.equal(again[2], weights[2]))
+            optimizer.run.close()
+
+    def test_a_store_that_another_optimizer_has_says_how_it_is_closed(self):
+        store, params = self.store(), make_params()
+        optimizer = st.AdamW(params, store=store)
+        with self.assertRaisesRegex(spillway.FailedPrecondition, r"must be deleted, with its schedulers.*optimizer.run.close\(\)"):
+            st.AdamW(params, store=store)
+        optimizer.run.close()
+        st.AdamW(params, store=store).run.close()
 
     @since(2, 6, "optimizers that take names")
     def test_two_parameters_of_one_name_are_refused(self):

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from spillway.torch._tensor import Home
 
@@ -19,6 +21,7 @@ class Known:
         self.dtype, self.shape = param.dtype, param.shape
         self.version = 0  # autograd version of the weight after the optimizer last read or wrote it
         self.gradient: Home | None = None  # where the gradient lives in the engine; None: in memory
+        self.hook: Any = None  # what runs when its gradient is there
         self.step = 0  # without state it is 0
 
     @property

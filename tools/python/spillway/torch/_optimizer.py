@@ -32,6 +32,9 @@ class OffloadedOptimizer(StateDicts):
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any], *,
                  store: Run | str | os.PathLike[str] | None, pinned: int | str | None, state_format: str,
                  gradients: str = "torch", update: str = "step", threads: int = 0):
+        for word in ("lr", "weight_decay"):
+            if not 0 <= defaults[word]:
+                raise spillway.InvalidArgument(f"{word} is {defaults[word]}: it must be at least 0")
         _one_of("gradients", gradients, ("torch", "engine"))
         _one_of("update", update, ("step", "backward"))
         if gradients == "engine" and update == "backward":
@@ -90,21 +93,17 @@ class OffloadedOptimizer(StateDicts):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group as torch.optim does. Registers the state of its parameters, which begins with the weights' values. State
-        of a frozen parameter is registered when its first gradient arrives, after it was unfrozen."""
+        of a frozen parameter is registered when its first gradient arrives, after it was unfrozen. A parameter of a group
+        that was removed keeps its state, as in torch.optim."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         known_before, hooks_before = set(self._known), len(self._hooks)
         try:
             self._check_group(group)
-            names = group.get("param_names") or [f"{len(self.param_groups) - 1}.{i}" for i in range(len(group["params"]))]
-            taken = {known.name for known in self._known.values()}
-            for name in names:
-                if name in taken:
-                    raise spillway.InvalidArgument(f"two parameters are called {name}: their states would be one")
-                taken.add(name)
-            for param, name in zip(group["params"], names):
+            new = self._named(group)
+            for param, name in new.items():
                 self._check_parameter(param, name)
-            for param, name in zip(group["params"], names):
+            for param, name in new.items():
                 self._register(param, name)
         except BaseException:
             self.param_groups.pop()
@@ -114,6 +113,24 @@ class OffloadedOptimizer(StateDicts):
             for param in [param for param in self._known if param not in known_before]:
                 self._forget(self._known.pop(param))
             raise
+
+    def _named(self, group: dict[str, Any]) -> dict[torch.Tensor, str]:
+        """Returns the names of a new group's parameters that are not known. Those without names of their own are called by
+        the group's number, or by the next one whose names are free, as after a group was removed."""
+        params, number = group["params"], len(self.param_groups) - 1
+        taken = {name for known in self._known.values() for name in (known.name, known.first_name)}
+        while "param_names" not in group and any(f"{number}.{i}" in taken for i in range(len(params))):
+            number += 1
+        names: dict[torch.Tensor, str] = {}
+        for param, name in zip(params, group.get("param_names") or [f"{number}.{i}" for i in range(len(params))]):
+            if param in names:
+                raise spillway.InvalidArgument(f"parameter {name} is in the group already, as {names[param]}: it would be "
+                                               "updated twice a step")
+            if param not in self._known and name in taken:
+                raise spillway.InvalidArgument(f"two parameters are called {name}: their states would be one")
+            taken.add(name)
+            names[param] = name
+        return {param: name for param, name in names.items() if param not in self._known}
 
     def _check_group(self, group: dict[str, Any]) -> None:
         """Raises InvalidArgument for options of torch.optim that would be ignored, or that mean another rule, and if only one of
@@ -125,6 +142,9 @@ class OffloadedOptimizer(StateDicts):
             raise spillway.InvalidArgument(
                 "decoupled_weight_decay=False, as in a state dict of torch.optim.Adam: AdamW of spillway.torch applies the "
                 "weight decay to the weight. Use spillway.torch.Adam")
+        if group.get("momentum") and "momentum" not in self.defaults:
+            raise spillway.InvalidArgument(f"a group has momentum={group['momentum']}: {type(self).__name__} of spillway.torch "
+                                           "has no momentum")
         if bool(group.get("momentum")) != bool(self.defaults.get("momentum")):
             raise spillway.InvalidArgument(
                 f"a group has momentum={group['momentum']}, and the optimizer {self.defaults['momentum']}: state with and "
@@ -157,7 +177,7 @@ class OffloadedOptimizer(StateDicts):
         if not self._has_hook(param):
             return
         if self._gradients == "engine":
-            self._hooks.append(param.register_post_accumulate_grad_hook(lambda of: _move_gradient(of, known)))
+            known.hook = param.register_post_accumulate_grad_hook(lambda of: _move_gradient(of, known))
         else:
             me = weakref.ref(self)
 
@@ -166,7 +186,8 @@ class OffloadedOptimizer(StateDicts):
                 if optimizer is not None:
                     optimizer._update_now(of, known)
 
-            self._hooks.append(param.register_post_accumulate_grad_hook(update_now))
+            known.hook = param.register_post_accumulate_grad_hook(update_now)
+        self._hooks.append(known.hook)
 
     def _add_state(self, param: torch.Tensor, known: Known, tile_rows: int | None = None) -> None:
         weight_id = weight_of(self.run, param, known.name)
@@ -185,7 +206,9 @@ class OffloadedOptimizer(StateDicts):
             self.run.report.holds(id)
 
     def _forget(self, known: Known) -> None:
-        """Unregisters the state and the gradient of a parameter that is no longer known."""
+        """Unregisters the state and the gradient of a parameter that is no longer known, and removes its hook."""
+        if known.hook is not None:
+            known.hook.remove()
         if known.gradient is not None:
             known.gradient.end()
         self._drop_state(known)
@@ -402,8 +425,7 @@ class OffloadedOptimizer(StateDicts):
     def _gradient(self, param: torch.Tensor, gradient: torch.Tensor, known: Known) -> torch.Tensor | None:
         """Returns the gradient if it lies in memory. If gradients are in the engine, moves it there if needed and returns
         None."""
-        if gradient.is_sparse:
-            raise spillway.InvalidArgument(f"the gradient of parameter {known.name} is sparse: it must be dense")
+        _check_dense(gradient, known)
         if (gradient.dtype, gradient.shape) != (known.dtype, known.shape):
             raise spillway.InvalidArgument(
                 f"the gradient of parameter {known.name} is {tuple(gradient.shape)}, {gradient.dtype}, and the parameter "
@@ -464,6 +486,11 @@ def _end(engine: spillway.Engine, hooks: list[Any], ids: list[int]) -> None:
             engine.unregister(id)
 
 
+def _check_dense(gradient: torch.Tensor, known: Known) -> None:
+    if gradient.layout != torch.strided:
+        raise spillway.InvalidArgument(f"the gradient of parameter {known.name} is sparse: it must be dense")
+
+
 @torch.no_grad()
 def _move_gradient(param: torch.Tensor, known: Known) -> None:
     """Moves the gradient to the engine, where later backwards add to it."""
@@ -477,6 +504,7 @@ def _move_gradient(param: torch.Tensor, known: Known) -> None:
     if param.grad.requires_grad:
         raise spillway.FailedPrecondition(f"the gradient of parameter {known.name} has a graph (create_graph=True), which "
                                           "gradients='engine' would lose")
+    _check_dense(param.grad, known)
     known.gradient.generation += 1
     values = param.grad.reshape(-1)
     with known.gradient.run.leasing.operation(

@@ -343,7 +343,13 @@ def open_run(store: str | os.PathLike[str] | None = None, *, pinned: int | str |
 def as_run(store: Run | str | os.PathLike[str] | None, pinned: int | str | None, device: str | None) -> Run:
     """Returns the run that an optimizer was given, or opens one for it."""
     if not isinstance(store, Run):
-        return open_run(store, pinned=pinned, device=device)
+        try:
+            return open_run(store, pinned=pinned, device=device)
+        except spillway.FailedPrecondition as error:
+            if "is in use by this process" not in str(error):
+                raise
+            raise spillway.FailedPrecondition(f"{error}. The optimizer that has it must be deleted, with its schedulers, or "
+                                              "closed: optimizer.run.close()") from None
     if pinned is not None:
         raise spillway.InvalidArgument("pinned is the run's: give it to spillway.torch.open")
     return store

@@ -82,6 +82,10 @@ class StateDicts(torch.optim.Optimizer):
         """Registers the state of a parameter that has none, as before any step."""
         raise NotImplementedError
 
+    def _forget(self, known: Known) -> None:
+        """Undoes what taking up a parameter has done."""
+        raise NotImplementedError
+
     def _drop_state(self, known: Known) -> None:
         """Unregisters the state of a parameter."""
         raise NotImplementedError
@@ -215,6 +219,8 @@ class StateDicts(torch.optim.Optimizer):
                                           for param, rows in tile_rows.items())
             if is_renamed or not is_cut:
                 self.half_done = "a state dict was not loaded whole"
+                for param in self._known.keys() - set(params):  # its group was removed; the dict may use its name
+                    self._forget(self._known.pop(param))
                 self._begin_anew(mine["name"], names, tile_rows)
             if not is_new:
                 self.run.go_to(mine, self)
