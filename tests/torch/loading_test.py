@@ -121,16 +121,19 @@ class LoadingTest(StateTest):
         expected = state_of(second)
         file = io.BufferedRandom(file_class(self.folder / "saved", "w+"), 1 << 20)
         with mock.patch("tempfile.TemporaryFile", return_value=file):
-            with self.assertRaises(OSError):
+            with self.assertRaises((OSError, spillway.ResourceExhausted)) as raised:
                 first.load_state_dict(saved)
-        return second, expected
+        return second, expected, raised.exception
 
     def test_a_full_disk_is_found_before_anything_is_lost(self):
         class Full(io.FileIO):
             def write(self, _):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        second, expected = self.loads_beside_another(Full)
+        second, expected, error = self.loads_beside_another(Full)
+        size = sum(second.run.engine.spec(id)["size_bytes"] for id in second.ids)
+        self.assertIsInstance(error, spillway.ResourceExhausted)
+        self.assertIn(f"{second.run.store} has no room for the {size} bytes", str(error))
         self.assert_same_state(expected, state_of(second))
         second.state_dict()
 
@@ -139,7 +142,8 @@ class LoadingTest(StateTest):
             def readinto(self, _):
                 return 0
 
-        second, _ = self.loads_beside_another(Short)
+        second, _, error = self.loads_beside_another(Short)
+        self.assertIsInstance(error, spillway.DataLoss)
         with self.assertRaisesRegex(spillway.FailedPrecondition, "was not loaded whole"):
             second.state_dict()
 
@@ -184,6 +188,26 @@ class LoadingTest(StateTest):
                 optimizer.load_state_dict(again)
                 optimizer.load_state_dict(saved)
                 optimizer.run.close()
+
+    def test_a_load_after_a_step_that_failed_saves_nothing_if_the_budget_is_the_same(self):
+        for dtype in (torch.float32, torch.bfloat16):
+            params = [Parameter(torch.ones(600, 1024, dtype=dtype))]
+            optimizer = st.AdamW(params, lr=0.1, store=self.store(), pinned="2MiB")
+            self.take_steps(params, optimizer, 0, 2)
+            saved, weights, expected = optimizer.state_dict(), self.weights_of(params), state_of(optimizer)
+            error = spillway.ResourceExhausted("the disk is full")
+            with mock.patch.object(optimizer._engine_state, "step", side_effect=error):
+                with self.assertRaisesRegex(spillway.ResourceExhausted, "the disk is full"):
+                    self.take_steps(params, optimizer, 2, 1)
+            with mock.patch("tempfile.TemporaryFile", side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))):
+                optimizer.load_state_dict(saved)
+            self.assert_same_state(expected, state_of(optimizer))
+            other = st.AdamW(weights, lr=0.1)
+            other.load_state_dict(optimizer.full_state_dict())
+            self.take_steps(params, optimizer, 2, 1)
+            self.take_steps(weights, other, 2, 1)
+            self.assert_same(params, weights)
+            optimizer.run.close()
 
     def test_other_optimizers_stay_whatever_the_budget(self):
         for budget, other in (self.BUDGETS, reversed(self.BUDGETS)):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests what every optimizer of spillway.torch does as a torch.optim.Optimizer, wherever its state is stored."""
 
+import collections
 import contextlib
 import gc
 import os
@@ -8,6 +9,8 @@ import signal
 import subprocess
 import sys
 import unittest
+import warnings
+import weakref
 from unittest import mock
 
 import spillway
@@ -117,26 +120,42 @@ class OptimizerTest(TorchTest):
             results.append([param.detach().clone() for param in model.parameters()])
         self.assert_same(*results)
 
+    def most_alive(self, params):
+        """Takes a step, and returns the largest number of weights' copies that there were at a time."""
+        optimizer = st.AdamW(params, lr=1e-2)
+        alive, most = [], 0
+        step = optimizer._engine_state.step
+
+        def count(piece):
+            nonlocal most
+            alive.extend(weakref.ref(update["weight"].untyped_storage()) for update in piece)
+            most = max(most, len({id(each()) for each in alive if each() is not None}))
+            step(piece)
+
+        with mock.patch.object(optimizer._engine_state, "step", count):
+            optimizer.step()
+        self.assertEqual(len(alive), len(params))
+        return most
+
     def test_memory_of_pieces_is_given_back(self):
-        import weakref
         params = [torch.nn.Parameter(torch.ones(1000)) for _ in range(10)]
         for param in params:
             param.grad = torch.ones(1000)
         with self.in_pieces(8192):
-            optimizer = st.AdamW(params, lr=1e-2)
-            alive, most = [], 0
-            step = optimizer._engine_state.step
+            self.assertLessEqual(self.most_alive(params), 2)
 
-            def count(piece):
-                nonlocal most
-                alive.extend(weakref.ref(update["weight"].untyped_storage()) for update in piece)
-                most = max(most, len({id(each()) for each in alive if each() is not None}))
-                step(piece)
-
-            with mock.patch.object(optimizer._engine_state, "step", count):
-                optimizer.step()
-        self.assertEqual(len(alive), 10)
+    def test_copies_of_weights_that_are_not_contiguous_are_given_back(self):
+        images = [torch.randn(8, 4, 3, 3) for _ in range(10)]
+        results = []
+        for memory_format in (torch.contiguous_format, torch.channels_last):
+            params = [torch.nn.Parameter(image.to(memory_format=memory_format, copy=True)) for image in images]
+            for param, image in zip(params, images):
+                param.grad = (2 * image).to(memory_format=memory_format)
+            with mock.patch("spillway.torch._staging.PIECE_BYTES", 2 * images[0].nbytes):
+                most = self.most_alive(params)
+            results.append(params)
         self.assertLessEqual(most, 2)
+        self.assert_same(*results)
 
     def test_an_error_between_two_pieces_is_remembered(self):
         params = make_params()
@@ -285,11 +304,15 @@ class OptimizerTest(TorchTest):
         run = st.open(self.store(), pinned="1MiB")
         with self.assertRaisesRegex(spillway.InvalidArgument, "pinned is the run's"):
             st.AdamW(make_params(), store=run, pinned="2MiB")
-        layer = torch.nn.Embedding(10, 4, sparse=True)
-        optimizer = st.AdamW(layer.parameters())
-        layer(torch.tensor([1, 2])).sum().backward()
-        with self.assertRaisesRegex(spillway.InvalidArgument, "gradient of parameter 0.0 is sparse"):
-            optimizer.step()
+        for gradients in ("torch", "engine"):
+            layer = torch.nn.Embedding(10, 4, sparse=True)
+            optimizer = st.AdamW(layer.parameters(), gradients=gradients)
+            with self.assertRaisesRegex(spillway.InvalidArgument, "gradient of parameter 0.0 is sparse"):
+                layer(torch.tensor([1, 2])).sum().backward()
+                optimizer.step()
+        for words in ({"lr": -1.0}, {"lr": float("nan")}, {"weight_decay": -1.0}):
+            with self.assertRaisesRegex(ValueError, "(lr|weight_decay) is (-1.0|nan): it must be at least 0"):
+                st.AdamW(make_params(), **words)
         param = torch.nn.Parameter(torch.ones(4))
         optimizer = st.AdamW([param])
         param.data = param.data.to(torch.bfloat16)
@@ -364,6 +387,37 @@ class OptimizerTest(TorchTest):
             optimizer.state[next(model.parameters())]
         self.assertEqual(list(optimizer.state.items()), [])
 
+    def test_code_that_would_drop_state_is_told_how(self):
+        def assign(optimizer):
+            optimizer.state = collections.defaultdict(dict)
+
+        def set_item(optimizer):
+            optimizer.state[params[0]] = {}
+
+        for store in (None, self.store()):
+            params = make_params()
+            optimizer = st.AdamW(params, lr=1e-2, store=store)
+            set_gradients(params, 1)
+            optimizer.step()
+            expected = optimizer.full_state_dict()["state"]
+            for change in (lambda optimizer: optimizer.state.clear(), lambda optimizer: optimizer.state.pop(params[0], None),
+                           lambda optimizer: optimizer.state.update({params[0]: {}}),
+                           lambda optimizer: optimizer.state.setdefault(params[0], {}), assign, set_item):
+                with self.assertRaisesRegex(spillway.Unimplemented, r"load_state_dict\({'state': {}, 'param_groups': "):
+                    change(optimizer)
+            for index, of in optimizer.full_state_dict()["state"].items():
+                for name, value in of.items():
+                    self.assertTrue(torch.equal(value, expected[index][name]))
+            optimizer.load_state_dict({"state": {}, "param_groups": optimizer.state_dict()["param_groups"]})
+            self.assertEqual(optimizer.full_state_dict()["state"], {})
+            fresh = [torch.nn.Parameter(param.detach().clone()) for param in params]
+            other = st.AdamW(fresh, lr=1e-2)
+            for each, of in ((params, optimizer), (fresh, other)):
+                set_gradients(each, 2)
+                of.step()
+            self.assert_same(params, fresh)
+            optimizer.run.close()
+
     def test_words_that_would_be_ignored_are_refused(self):
         with self.assertRaisesRegex(spillway.InvalidArgument, "maximize=True: SGD"):
             st.SGD([{"params": make_params(), "maximize": True}])
@@ -382,7 +436,69 @@ class OptimizerTest(TorchTest):
         optimizer = st.SGD(params[:1])
         with self.assertRaisesRegex(spillway.InvalidArgument, "make two optimizers"):
             optimizer.add_param_group({"params": params[1:], "momentum": 0.9})
+        with self.assertRaisesRegex(spillway.InvalidArgument, "momentum=0.9: AdamW of spillway.torch has no momentum"):
+            st.AdamW([{"params": params, "momentum": 0.9}])
         self.assertEqual(len(optimizer.param_groups), 1)
+
+    def test_a_parameter_twice_in_a_group_is_refused(self):
+        params = make_params()
+        optimizer = st.SGD(params[:1])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with self.assertRaisesRegex(spillway.InvalidArgument, "parameter 1.2 is in the group already, as 1.0"):
+                optimizer.add_param_group({"params": [params[1], params[2], params[1]]})
+        optimizer.add_param_group({"params": params[1:]})
+
+    def test_groups_are_removed_and_added(self):
+        results = []
+        for make in (torch.optim.SGD, lambda *args, **words: st.SGD(*args, store=self.store(), **words)):
+            params = make_params()
+            optimizer = make(params[:2], lr=0.1, momentum=0.9)
+            for step, group in enumerate((params[2:4], params[1:3], params[4:])):
+                set_gradients(params, step)
+                optimizer.step()
+                optimizer.param_groups.clear() if step == 0 else optimizer.param_groups.pop()
+                optimizer.add_param_group({"params": group})
+            set_gradients(params, 3)
+            optimizer.step()
+            results.append(params)
+        self.assertEqual(list(optimizer.tile_rows()), [f"optimizer/{name}" for name in ("0.0", "0.1", "1.0", "1.1", "2.0", "2.1")])
+        for mine, its in zip(*results):
+            torch.testing.assert_close(mine, its, rtol=1e-5, atol=1e-6)
+
+    def test_a_state_dict_is_loaded_after_groups_were_removed(self):
+        for more in ({}, {"gradients": "engine"}, {"update": "backward"}):
+            store, params = self.store(), make_params()
+            optimizer = st.AdamW(params[:2], lr=0.1, store=store, **more)
+
+            def step(params):
+                sum(param.square().sum() for param in params).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+            step(params[:2])
+            saved, weights = optimizer.state_dict(), [param.detach().clone() for param in params]
+            step(params[:2])
+            optimizer.run.close()
+            again = [torch.nn.Parameter(weight.clone()) for weight in weights]
+            optimizer = st.AdamW(again[2:4], lr=0.1, store=store, **more)  # under the names that the dict has
+            optimizer.param_groups.clear()
+            optimizer.add_param_group({"params": again[:2]})
+            optimizer.load_state_dict(saved)
+            step(again[:2])
+            self.assert_same(params[:2], again[:2])
+            optimizer.add_param_group({"params": again[2:4]})
+            step(again[:4])
+            self.assertFalse(torch.equal(again[2], weights[2]))
+            optimizer.run.close()
+
+    def test_a_store_that_another_optimizer_has_says_how_it_is_closed(self):
+        store, params = self.store(), make_params()
+        optimizer = st.AdamW(params, store=store)
+        with self.assertRaisesRegex(spillway.FailedPrecondition, r"must be deleted, with its schedulers.*optimizer.run.close\(\)"):
+            st.AdamW(params, store=store)
+        optimizer.run.close()
+        st.AdamW(params, store=store).run.close()
 
     @since(2, 6, "optimizers that take names")
     def test_two_parameters_of_one_name_are_refused(self):

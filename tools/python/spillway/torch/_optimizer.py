@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import spillway
@@ -18,7 +18,7 @@ from spillway.torch._known import Known
 from spillway.torch._offload import weight_of
 from spillway.torch._run import Run, as_run
 from spillway.torch._staging import is_apart, on_cpu, staged
-from spillway.torch._state_dicts import NoState, StateDicts
+from spillway.torch._state_dicts import StateDicts
 from spillway.torch._tensor import EngineTensor, UsedGradient, make_home
 
 
@@ -32,6 +32,9 @@ class OffloadedOptimizer(StateDicts):
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any], *,
                  store: Run | str | os.PathLike[str] | None, pinned: int | str | None, state_format: str,
                  gradients: str = "torch", update: str = "step", threads: int = 0):
+        for word in ("lr", "weight_decay"):
+            if not 0 <= defaults[word]:
+                raise spillway.InvalidArgument(f"{word} is {defaults[word]}: it must be at least 0")
         _one_of("gradients", gradients, ("torch", "engine"))
         _one_of("update", update, ("step", "backward"))
         if gradients == "engine" and update == "backward":
@@ -65,7 +68,6 @@ class OffloadedOptimizer(StateDicts):
             # The error may be kept, and refers to this object.
             self._give_up(end, is_own_run=not isinstance(store, Run))
             raise
-        self.state = NoState()
 
     def _give_up(self, end: Callable[[], None], is_own_run: bool) -> None:
         """Undoes what a constructor that failed has done. `end` is the finalizer."""
@@ -90,21 +92,18 @@ class OffloadedOptimizer(StateDicts):
     # --- Parameters ---
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds a group as torch.optim does. Registers the state of its parameters, which begins with the weights' values."""
+        """Adds a group as torch.optim does. Registers the state of its parameters, which begins with the weights' values. State
+        of a frozen parameter is registered when its first gradient arrives, after it was unfrozen. A parameter of a group
+        that was removed keeps its state, as in torch.optim."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         known_before, hooks_before = set(self._known), len(self._hooks)
         try:
             self._check_group(group)
-            names = group.get("param_names") or [f"{len(self.param_groups) - 1}.{i}" for i in range(len(group["params"]))]
-            taken = {known.name for known in self._known.values()}
-            for name in names:
-                if name in taken:
-                    raise spillway.InvalidArgument(f"two parameters are called {name}: their states would be one")
-                taken.add(name)
-            for param, name in zip(group["params"], names):
+            new = self._named(group)
+            for param, name in new.items():
                 self._check_parameter(param, name)
-            for param, name in zip(group["params"], names):
+            for param, name in new.items():
                 self._register(param, name)
         except BaseException:
             self.param_groups.pop()
@@ -114,6 +113,24 @@ class OffloadedOptimizer(StateDicts):
             for param in [param for param in self._known if param not in known_before]:
                 self._forget(self._known.pop(param))
             raise
+
+    def _named(self, group: dict[str, Any]) -> dict[torch.Tensor, str]:
+        """Returns the names of a new group's parameters that are not known. Those without names of their own are called by
+        the group's number, or by the next one whose names are free, as after a group was removed."""
+        params, number = group["params"], len(self.param_groups) - 1
+        taken = {name for known in self._known.values() for name in (known.name, known.first_name)}
+        while "param_names" not in group and any(f"{number}.{i}" in taken for i in range(len(params))):
+            number += 1
+        names: dict[torch.Tensor, str] = {}
+        for param, name in zip(params, group.get("param_names") or [f"{number}.{i}" for i in range(len(params))]):
+            if param in names:
+                raise spillway.InvalidArgument(f"parameter {name} is in the group already, as {names[param]}: it would be "
+                                               "updated twice a step")
+            if param not in self._known and name in taken:
+                raise spillway.InvalidArgument(f"two parameters are called {name}: their states would be one")
+            taken.add(name)
+            names[param] = name
+        return {param: name for param, name in names.items() if param not in self._known}
 
     def _check_group(self, group: dict[str, Any]) -> None:
         """Raises InvalidArgument for options of torch.optim that would be ignored, or that mean another rule, and if only one of
@@ -125,6 +142,9 @@ class OffloadedOptimizer(StateDicts):
             raise spillway.InvalidArgument(
                 "decoupled_weight_decay=False, as in a state dict of torch.optim.Adam: AdamW of spillway.torch applies the "
                 "weight decay to the weight. Use spillway.torch.Adam")
+        if group.get("momentum") and "momentum" not in self.defaults:
+            raise spillway.InvalidArgument(f"a group has momentum={group['momentum']}: {type(self).__name__} of spillway.torch "
+                                           "has no momentum")
         if bool(group.get("momentum")) != bool(self.defaults.get("momentum")):
             raise spillway.InvalidArgument(
                 f"a group has momentum={group['momentum']}, and the optimizer {self.defaults['momentum']}: state with and "
@@ -139,6 +159,7 @@ class OffloadedOptimizer(StateDicts):
             raise spillway.InvalidArgument(f"parameter {name} is sparse: it must be dense")
         if not isinstance(param, EngineTensor):
             _state.address_of(param, f"parameter {name}")
+        weight_of(self.run, param, name)
         if self._has_hook(param) and param._post_accumulate_grad_hooks:
             raise spillway.FailedPrecondition(f"parameter {name} has a hook already that runs when its gradient is there, as "
                                               "of another optimizer: remove that first, as by close()")
@@ -149,16 +170,14 @@ class OffloadedOptimizer(StateDicts):
     def _register(self, param: torch.Tensor, name: str) -> None:
         if param.numel() == 0:
             return  # nothing to update
-        gradient = None
-        if self._gradients == "engine":
-            gradient = make_home(self.run, f"{self._gradients_prefix}/{name}", param, "gradient", param.device,
-                                 transient=True)
-        known = self._known[param] = Known(name, param, gradient)
+        known = self._known[param] = Known(name, param)
+        if not param.requires_grad:
+            return
         self._add_state(param, known)
         if not self._has_hook(param):
             return
-        if gradient is not None:
-            self._hooks.append(param.register_post_accumulate_grad_hook(lambda of: _move_gradient(of, known)))
+        if self._gradients == "engine":
+            known.hook = param.register_post_accumulate_grad_hook(lambda of: _move_gradient(of, known))
         else:
             me = weakref.ref(self)
 
@@ -167,12 +186,16 @@ class OffloadedOptimizer(StateDicts):
                 if optimizer is not None:
                     optimizer._update_now(of, known)
 
-            self._hooks.append(param.register_post_accumulate_grad_hook(update_now))
+            known.hook = param.register_post_accumulate_grad_hook(update_now)
+        self._hooks.append(known.hook)
 
     def _add_state(self, param: torch.Tensor, known: Known, tile_rows: int | None = None) -> None:
         weight_id = weight_of(self.run, param, known.name)
         self.run.has_changed()
-        known.tile_rows = _state.tile_rows_of(param.shape, self.run.pinned_bytes) if tile_rows is None else tile_rows
+        if self._gradients == "engine" and known.gradient is None:
+            known.gradient = make_home(self.run, f"{self._gradients_prefix}/{known.first_name}", param, "gradient",
+                                       param.device, transient=True)
+        known.tile_rows = self._usual_rows(param) if tile_rows is None else tile_rows
         known.number = self._engine_state.add(
             f"{self._prefix}/{known.name}", param if weight_id is not None else on_cpu(param),
             known.tile_rows, weight_id, known.gradient.id if known.gradient else None)
@@ -183,51 +206,78 @@ class OffloadedOptimizer(StateDicts):
             self.run.report.holds(id)
 
     def _forget(self, known: Known) -> None:
-        """Unregisters the state and the gradient of a parameter that is no longer known."""
+        """Unregisters the state and the gradient of a parameter that is no longer known, and removes its hook."""
+        if known.hook is not None:
+            known.hook.remove()
         if known.gradient is not None:
             known.gradient.end()
+        self._drop_state(known)
+
+    def _drop_state(self, known: Known) -> None:
         for id in known.ids:
             self.ids.remove(id)
             with contextlib.suppress(spillway.Error):
                 self.run.engine.unregister(id)
+        known.number, known.ids, known.step = None, [], 0
 
     def _begin_anew(self, prefix: str, names: dict[torch.Tensor, str],
-                    tile_rows: dict[torch.Tensor, int] | None = None) -> None:
-        """Registers the state anew, as before any step, under the names that a state dict gives it, in tiles of these rows.
-        None: in tiles of the rows that fit the run's budget."""
+                    tile_rows: Mapping[torch.Tensor, int | None]) -> None:
+        """Registers the state of the parameters in `tile_rows` anew, as before any step, under the names that a state dict
+        gives it, in tiles of these rows; None: of the rows that fit the run's budget. Other parameters then have no state."""
         if prefix != self._prefix:
             self.run.claim("optimizer", self, wanted=prefix)
             self.run.give_up(self._prefix)
         for id in self.ids:
             self.run.engine.unregister(id)
         self.ids.clear()
-        self._prefix, self._engine_state = prefix, _state.State(self.run.engine, *self._state_arguments)
         for param, known in self._known.items():
-            known.name = names.get(param, known.name)
-            self._add_state(param, known, None if tile_rows is None else tile_rows[param])
+            known.number, known.ids, known.name = None, [], names.get(param, known.name)
+            if param not in tile_rows:
+                known.step = 0
+        self._prefix, self._engine_state = prefix, _state.State(self.run.engine, *self._state_arguments)
+        for param, rows in tile_rows.items():
+            self._add_state(param, self._known[param], rows)
 
     def tile_rows(self) -> dict[str, int]:
         """Returns the rows of a tile of each parameter's state, by the name of the state in the store."""
-        return {f"{self._prefix}/{known.name}": known.tile_rows for known in self._known.values()}
+        return {f"{self._prefix}/{known.name}": known.tile_rows for known in self._known.values() if known.has_state}
 
-    def tile_rows_in(self, kept: dict[str, Any], prefix: str | None = None,
-                     names: dict[torch.Tensor, str] | None = None) -> dict[torch.Tensor, int]:
-        """Returns the rows of a tile of each parameter's state in the commit that Run.keep_commit named, where the state has
-        this prefix and these names; by default its own. They are the present ones for what the commit does not have, and if
-        an older version made the dict, which did not record them."""
-        there, names = kept.get("tile_rows", {}), names or {}
-        prefix = self._prefix if prefix is None else prefix
-        return {param: there.get(f"{prefix}/{names.get(param, known.name)}", known.tile_rows)
-                for param, known in self._known.items()}
+    def _with_state(self) -> dict[torch.Tensor, Known]:
+        """Returns the parameters that have state, in the order of `ids`."""
+        return dict(sorted(((param, known) for param, known in self._known.items() if known.has_state),
+                           key=lambda each: each[1].number))
 
-    def is_cut_as(self, tile_rows: dict[torch.Tensor, int]) -> bool:
-        """Whether the tiles of each parameter's state have these rows."""
-        return all(known.tile_rows == tile_rows[param] for param, known in self._known.items())
+    def tile_rows_beside(self, kept: dict[str, Any]) -> dict[torch.Tensor, int]:
+        """Returns the rows of a tile with which each parameter's state can be registered while the engine restores the commit
+        that Run.keep_commit named: the commit's, or the present ones for state that the commit does not have."""
+        there = kept.get("tile_rows", {})
+        return {param: there.get(f"{self._prefix}/{known.name}", known.tile_rows)
+                for param, known in self._with_state().items()}
 
-    def cut(self, tile_rows: dict[torch.Tensor, int] | None = None) -> None:
-        """Registers the state anew in other tiles, by default those that fit the run's budget. Its bytes, which do not depend
-        on the tiles, are lost: the caller must save them before and write them afterwards, tensor by tensor of `ids`."""
-        self._begin_anew(self._prefix, {}, tile_rows)
+    def tile_rows_in(self, kept: dict[str, Any], prefix: str, names: dict[torch.Tensor, str]) -> dict[torch.Tensor, int]:
+        """Returns the rows of a tile of the state that the commit that Run.keep_commit named has of these parameters, under
+        this prefix and these names. If an older version made the dict, which did not record them, the commit has state of all
+        parameters, and the rows are the present ones."""
+        if "tile_rows" in kept:
+            there = kept["tile_rows"]
+            return {param: there[f"{prefix}/{name}"] for param, name in names.items() if f"{prefix}/{name}" in there}
+        return {param: self._known[param].tile_rows if self._known[param].has_state else self._usual_rows(param)
+                for param in names}
+
+    def _usual_rows(self, param: torch.Tensor) -> int:
+        return _state.tile_rows_of(param.shape, self.run.pinned_bytes)
+
+    def is_cut_as(self, tile_rows: Mapping[torch.Tensor, int | None]) -> bool:
+        """Whether there is state of these parameters and of no others, in tiles of these rows."""
+        present = self._with_state()
+        return present.keys() == tile_rows.keys() and all(known.tile_rows == tile_rows[param]
+                                                          for param, known in present.items())
+
+    def cut(self, tile_rows: Mapping[torch.Tensor, int | None] | None = None) -> None:
+        """Registers the state anew in tiles of these rows, in this order of the parameters; None, of one or all: in tiles that
+        fit the run's budget. Its bytes, which do not depend on the tiles, are lost: the caller must save them before and write
+        them afterwards, tensor by tensor of `ids`."""
+        self._begin_anew(self._prefix, {}, dict.fromkeys(self._with_state()) if tile_rows is None else tile_rows)
         for known in self._known.values():
             known.version = -1  # the next step still finds what the user has written into a weight
 
@@ -295,6 +345,10 @@ class OffloadedOptimizer(StateDicts):
                 raise spillway.FailedPrecondition(
                     f"a parameter of {tuple(param.shape)} was put into a group of the optimizer's, or had no elements when "
                     "it took it up, so it has no state: give it to add_param_group()")
+            self._check_weight(param, known)
+            if not known.has_state:  # it was frozen, or a state dict without its state was loaded
+                with self._in_use():
+                    self._add_state(param, known)
             self._take_changed_weight(param, known)
             updates.append({"parameter": known.number, "step": known.step + 1, "learning_rate": float(group["lr"]),
                             "weight_decay": float(group.get("weight_decay", 0)), "gradient_scale": scale,
@@ -371,8 +425,7 @@ class OffloadedOptimizer(StateDicts):
     def _gradient(self, param: torch.Tensor, gradient: torch.Tensor, known: Known) -> torch.Tensor | None:
         """Returns the gradient if it lies in memory. If gradients are in the engine, moves it there if needed and returns
         None."""
-        if gradient.is_sparse:
-            raise spillway.InvalidArgument(f"the gradient of parameter {known.name} is sparse: it must be dense")
+        _check_dense(gradient, known)
         if (gradient.dtype, gradient.shape) != (known.dtype, known.shape):
             raise spillway.InvalidArgument(
                 f"the gradient of parameter {known.name} is {tuple(gradient.shape)}, {gradient.dtype}, and the parameter "
@@ -383,14 +436,16 @@ class OffloadedOptimizer(StateDicts):
         _move_gradient(param, known)  # one that other code has assigned
         return None
 
-    def _take_changed_weight(self, param: torch.Tensor, known: Known) -> None:
-        """Copies a 16-bit weight that other code has written to its master weight."""
+    def _check_weight(self, param: torch.Tensor, known: Known) -> None:
         if (param.dtype, param.shape) != (known.dtype, known.shape):
             raise spillway.InvalidArgument(
                 f"parameter {known.name} is {tuple(param.shape)}, {param.dtype} now, and was {tuple(known.shape)}, {known.dtype} "
                 "when the optimizer took it up: make the optimizer after the model's last change")
         if not isinstance(param, EngineTensor):
             _state.address_of(param, f"parameter {known.name}")
+
+    def _take_changed_weight(self, param: torch.Tensor, known: Known) -> None:
+        """Copies a 16-bit weight that other code has written to its master weight."""
         if param._version == known.version or param.dtype == torch.float32 or self._format == "compact":
             return  # an fp32 weight is its own master weight; a weight with compact state holds most bits of it
         if not isinstance(param, EngineTensor):
@@ -431,6 +486,11 @@ def _end(engine: spillway.Engine, hooks: list[Any], ids: list[int]) -> None:
             engine.unregister(id)
 
 
+def _check_dense(gradient: torch.Tensor, known: Known) -> None:
+    if gradient.layout != torch.strided:
+        raise spillway.InvalidArgument(f"the gradient of parameter {known.name} is sparse: it must be dense")
+
+
 @torch.no_grad()
 def _move_gradient(param: torch.Tensor, known: Known) -> None:
     """Moves the gradient to the engine, where later backwards add to it."""
@@ -444,6 +504,7 @@ def _move_gradient(param: torch.Tensor, known: Known) -> None:
     if param.grad.requires_grad:
         raise spillway.FailedPrecondition(f"the gradient of parameter {known.name} has a graph (create_graph=True), which "
                                           "gradients='engine' would lose")
+    _check_dense(param.grad, known)
     known.gradient.generation += 1
     values = param.grad.reshape(-1)
     with known.gradient.run.leasing.operation(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import json
 import os
@@ -167,7 +168,7 @@ class Run:
         theirs = {id for each in others for id in each.weight_ids()} - set(owner.weight_ids())
         weights = [home.id for home in self._weights() if home.name not in kept["weights"] or home.id in theirs]
         # The engine restores no tensor whose tiles are others than the commit's.
-        recut = {each: rows for each in others if not each.is_cut_as(rows := each.tile_rows_in(kept))}
+        recut = {each: rows for each in others if not each.is_cut_as(rows := each.tile_rows_beside(kept))}
 
         def staying() -> list[int]:
             return [id for each in others for id in each.ids] + weights
@@ -182,8 +183,8 @@ class Run:
                 self.engine.restore(kept["label"])
                 owner.half_done = _NOT_WHOLE
             finally:
-                for each in recut:
-                    each.cut()
+                for each, rows in recut.items():
+                    each.cut(dict.fromkeys(rows))  # also what a cut that failed did not register
                 write_back()
                 for each, half_done in others.items():
                     each.half_done = half_done
@@ -208,11 +209,21 @@ class Run:
             yield lambda: None
             return
         piece = memoryview(bytearray(min(_PIECE_BYTES, max(sizes))))
-        with tempfile.TemporaryFile(dir=self.store) as file:
+        with contextlib.ExitStack() as stack:
             there = ids()
-            for number, offset, size in pieces:
-                file.write(self.engine.read(there[number], offset, piece[:size]))
-            file.flush()  # raises OSError if the disk is full, before anything has changed
+            try:
+                file = stack.enter_context(tempfile.TemporaryFile(dir=self.store))
+                for number, offset, size in pieces:
+                    file.write(self.engine.read(there[number], offset, piece[:size]))
+                file.flush()  # if the disk is full, this is known before anything has changed
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    stack.close()  # closing the file tries to write the rest again
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                raise spillway.ResourceExhausted(
+                    f"{self.store} has no room for the {sum(sizes)} bytes of state that this load saves in a temporary file: "
+                    f"make room there ({error.strerror})") from error
 
             def write_back() -> None:
                 file.seek(0)
@@ -332,7 +343,13 @@ def open_run(store: str | os.PathLike[str] | None = None, *, pinned: int | str |
 def as_run(store: Run | str | os.PathLike[str] | None, pinned: int | str | None, device: str | None) -> Run:
     """Returns the run that an optimizer was given, or opens one for it."""
     if not isinstance(store, Run):
-        return open_run(store, pinned=pinned, device=device)
+        try:
+            return open_run(store, pinned=pinned, device=device)
+        except spillway.FailedPrecondition as error:
+            if "is in use by this process" not in str(error):
+                raise
+            raise spillway.FailedPrecondition(f"{error}. The optimizer that has it must be deleted, with its schedulers, or "
+                                              "closed: optimizer.run.close()") from None
     if pinned is not None:
         raise spillway.InvalidArgument("pinned is the run's: give it to spillway.torch.open")
     return store

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages weights and gradients in PyTorch's memory for an update: those on a GPU pass through page-locked memory."""
+"""Stages weights and gradients in PyTorch's memory for an update. Those on a GPU pass through page-locked memory, and those
+on the CPU that are not contiguous, as in channels_last, are copied."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ from typing import Any
 
 import torch
 
-# Bytes of a GPU's weights and gradients that pass through page-locked memory together: a power of two, because PyTorch
-# rounds what it page-locks up to one. There may be three pieces: one that is updated, the next, and one that is copied back.
+# Bytes of weights and gradients that are copied together: a power of two, because PyTorch rounds what it page-locks up to
+# one. There may be three pieces: one that is updated, the next, and one that is copied back.
 PIECE_BYTES = 64 << 20
 _ALIGNMENT = 64
 
@@ -19,10 +20,15 @@ def is_apart(tensor: torch.Tensor) -> bool:
     return tensor.is_cuda
 
 
+def _is_usable(tensor: torch.Tensor) -> bool:
+    """Whether the library can use the tensor's own memory."""
+    return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg()
+
+
 def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the tensor's own memory if the library can use it, else a copy."""
     own = tensor.detach()
-    if own.is_cpu and own.is_contiguous() and not own.is_neg():
+    if _is_usable(own):
         return own
     return own.cpu().resolve_neg().contiguous()
 
@@ -50,27 +56,33 @@ def staged(updates: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
             weight = None
 
 
-def _staged_bytes(update: dict[str, Any]) -> int:
-    """Returns the bytes of page-locked memory that an update takes."""
-    size = 0
+def _copied_bytes(update: dict[str, Any]) -> tuple[int, int]:
+    """Returns the bytes that an update's copies take, and how many of them are in page-locked memory."""
+    copied = locked = 0
     for name in ("weight_in", "gradient_in"):
         tensor = update[name]
-        if tensor is not None and is_apart(tensor):
-            size += _aligned(tensor.numel() * tensor.element_size())
-    return size
+        if tensor is None or not is_apart(tensor) and _is_usable(tensor):
+            continue
+        size = _aligned(tensor.numel() * tensor.element_size())
+        copied += size
+        locked += size if is_apart(tensor) else 0
+    return copied, locked
 
 
 def _pieces(updates: Sequence[dict[str, Any]]) -> list[tuple[list[dict[str, Any]], int]]:
     """Divides the updates into pieces. Returns each with the bytes of page-locked memory that it takes."""
     pieces: list[tuple[list[dict[str, Any]], int]] = []
+    taken = 0  # by the copies of the last piece
     for update in updates:
-        size = _staged_bytes(update)
-        if pieces and pieces[-1][1] + size <= max(PIECE_BYTES, pieces[-1][1]):
-            piece, taken = pieces[-1]
+        copied, locked = _copied_bytes(update)
+        if pieces and taken + copied <= max(PIECE_BYTES, taken):
+            piece, size = pieces[-1]
             piece.append(update)
-            pieces[-1] = (piece, taken + size)
+            pieces[-1] = (piece, size + locked)
+            taken += copied
         else:
-            pieces.append(([update], size))
+            pieces.append(([update], locked))
+            taken = copied
     return pieces
 
 

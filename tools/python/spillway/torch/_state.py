@@ -30,6 +30,9 @@ from spillway._library import (
 
 RULES = ("adamw", "adam", "sgd", "rmsprop", "lion", "lamb", "lars", "adafactor")
 FORMATS = ("fp32", "bf16", "8bit", "compact")
+# What follows the parameter's name in the names of its state's tensors, in any format and rule.
+_MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer", "square_avg")
+SUFFIXES = ("master", "compact", "state8", "row_var", "col_var", "variance", *_MOMENTS, *(f"{name}_bf16" for name in _MOMENTS))
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 # Largest size of a tile of state: several are in memory at once.
 _MOST_TILE_BYTES = 4 << 20

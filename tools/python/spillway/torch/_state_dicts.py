@@ -8,6 +8,7 @@ import contextlib
 import copy
 import json
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import spillway
@@ -24,19 +25,27 @@ _MINE = "spillway"  # the key that marks a state dict of spillway.torch
 
 class NoState(collections.defaultdict):
     """The `state` of an optimizer whose state rests in the engine: it has no items. Code that asks whether there is state, as
-    torch.distributed.checkpoint does before it makes some by a step, or that reads a parameter's, raises Unimplemented."""
+    torch.distributed.checkpoint does before it makes some by a step, that reads a parameter's, or that would change it, as
+    clear() does to begin anew, raises Unimplemented."""
 
     def __bool__(self) -> bool:
-        raise self._error()
+        raise self.error()
 
     def __missing__(self, key: Any) -> Any:
-        raise self._error()
+        raise self.error()
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise self.error()
+
+    # A dict's methods do not call each other.
+    clear = pop = popitem = setdefault = update = __setitem__ = __delitem__ = __ior__ = _refuse
 
     @staticmethod
-    def _error() -> spillway.Unimplemented:
+    def error() -> spillway.Unimplemented:
         return spillway.Unimplemented(
             "the state of an optimizer of spillway.torch rests in the engine, so its .state has none: call state_dict(), "
-            "which names a commit, or full_state_dict(). torch.distributed.checkpoint cannot save it")
+            "which names a commit, or full_state_dict(). To drop the state, call load_state_dict({'state': {}, "
+            "'param_groups': optimizer.state_dict()['param_groups']}). torch.distributed.checkpoint cannot save it")
 
 
 class StateDicts(torch.optim.Optimizer):
@@ -49,22 +58,44 @@ class StateDicts(torch.optim.Optimizer):
     _prefix: str
     _known: dict[torch.Tensor, Known]
     _engine_state: _state.State
+    _no_state: NoState | None = None
+
+    @property
+    def state(self) -> Any:
+        return self._no_state
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        if self._no_state is not None:
+            raise NoState.error()
+        self._no_state = NoState()  # torch.optim's constructor has assigned an empty dict
 
     def _check_group(self, group: dict[str, Any]) -> None:
         raise NotImplementedError
 
     def _begin_anew(self, prefix: str, names: dict[torch.Tensor, str],
-                    tile_rows: dict[torch.Tensor, int] | None = None) -> None:
-        """Registers the state anew, as before any step, under the names that a state dict gives it."""
+                    tile_rows: Mapping[torch.Tensor, int | None]) -> None:
+        """Registers the state of these parameters anew, as before any step, under the names that a state dict gives it."""
         raise NotImplementedError
 
-    def tile_rows_in(self, kept: dict[str, Any], prefix: str | None = None,
-                     names: dict[torch.Tensor, str] | None = None) -> dict[torch.Tensor, int]:
-        """Returns the rows of a tile of each parameter's state in a commit."""
+    def _add_state(self, param: torch.Tensor, known: Known, tile_rows: int | None = None) -> None:
+        """Registers the state of a parameter that has none, as before any step."""
         raise NotImplementedError
 
-    def is_cut_as(self, tile_rows: dict[torch.Tensor, int]) -> bool:
-        """Whether the tiles of each parameter's state have these rows."""
+    def _forget(self, known: Known) -> None:
+        """Undoes what taking up a parameter has done."""
+        raise NotImplementedError
+
+    def _drop_state(self, known: Known) -> None:
+        """Unregisters the state of a parameter."""
+        raise NotImplementedError
+
+    def tile_rows_in(self, kept: dict[str, Any], prefix: str, names: dict[torch.Tensor, str]) -> dict[torch.Tensor, int]:
+        """Returns the rows of a tile of the state of each of these parameters that a commit has."""
+        raise NotImplementedError
+
+    def is_cut_as(self, tile_rows: Mapping[torch.Tensor, int | None]) -> bool:
+        """Whether there is state of these parameters and of no others, in tiles of these rows."""
         raise NotImplementedError
 
     def _in_use(self) -> contextlib.AbstractContextManager[Any]:
@@ -166,6 +197,7 @@ class StateDicts(torch.optim.Optimizer):
                                                f"{tuple(shape)}")
         self.run.check(mine)
         names = {param: name for param, name in zip(params, mine["parameters"]) if param in self._known}
+        steps = dict(zip(params, (step for group in mine["steps"] for step in group)))
         is_renamed = mine["name"] != self._prefix or any(self._known[param].name != name for param, name in names.items())
         is_new = mine.get("new")
         if is_renamed and self.run.store is None and not is_new:
@@ -177,14 +209,22 @@ class StateDicts(torch.optim.Optimizer):
                 self.run.check_nothing_waits()
             self.run.check_free(mine["name"], self)
             self.run.has_changed()
-            tile_rows = None if is_new else self.tile_rows_in(mine, mine["name"], names)
-            # The budget was another when it was saved.
-            is_recut = tile_rows is not None and (bool(self.half_done) or not self.is_cut_as(tile_rows))
-            if is_renamed or is_new or is_recut:
+            there: Mapping[torch.Tensor, int | None] = (
+                dict.fromkeys(names) if is_new else self.tile_rows_in(mine, mine["name"], names))
+            # A frozen parameter has no state before its first step. Commits of earlier versions have it nevertheless.
+            tile_rows = {param: rows for param, rows in there.items() if param.requires_grad or steps[param] > 0}
+            is_cut = not is_new and not self.half_done and self.is_cut_as(tile_rows)
+            # If the budget was another when it was saved.
+            is_recut = not is_new and any(rows != _state.tile_rows_of(param.shape, self.run.pinned_bytes)
+                                          for param, rows in tile_rows.items())
+            if is_renamed or not is_cut:
                 self.half_done = "a state dict was not loaded whole"
+                for param in self._known.keys() - set(params):  # its group was removed; the dict may use its name
+                    self._forget(self._known.pop(param))
                 self._begin_anew(mine["name"], names, tile_rows)
             if not is_new:
                 self.run.go_to(mine, self)
+                self._forget_in_store([names[param] for param in there.keys() - tile_rows.keys()])
                 if is_recut:
                     self.run.recut(self)
                 for param in self._known:
@@ -192,10 +232,15 @@ class StateDicts(torch.optim.Optimizer):
                         torch.autograd.graph.increment_version(param)
         if not is_new:
             self.run.has_loaded(mine, mine["name"])
-        for group, steps in zip(self.param_groups, mine["steps"]):
-            for param, step in zip(group["params"], steps):
-                if param in self._known:
-                    self._known[param].step = step
+        for param in names:
+            self._known[param].step = steps[param]
+
+    def _forget_in_store(self, names: list[str]) -> None:
+        """Removes the state of parameters that is not registered from the store: the next commit does not have it."""
+        for name in names:
+            for suffix in _state.SUFFIXES:
+                with contextlib.suppress(spillway.NotFound):
+                    self.run.engine.forget(f"{self._prefix}/{name}/{suffix}")
 
     # torch.optim's names of the moments, in the library's order.
     _moment_names: tuple[str, ...] = ()
@@ -270,24 +315,38 @@ class StateDicts(torch.optim.Optimizer):
                                            f"has that id: their {len(ids)} ids begin with {', '.join(map(repr, ids[:5]))}")
         return {positions[id]: of for id, of in state.items()}
 
+    def _checked_shapes(self, param: torch.Tensor, known: Known, given: dict[str, Any]) -> dict[str, torch.Size]:
+        """Returns the shapes of a parameter's moments. Raises InvalidArgument if the state that a dict gives it is not of
+        these."""
+        shapes = self._moment_shapes(param, known)
+        for name, shape in {**shapes, "master_weight": param.shape}.items():
+            if given and name not in given and name in shapes:
+                raise spillway.InvalidArgument(f"the state dict has no {name} of parameter {known.name}")
+            if given.get(name) is not None and given[name].shape != shape:
+                raise spillway.InvalidArgument(f"{name} of parameter {known.name} has the shape {tuple(given[name].shape)}, "
+                                               f"and should have {tuple(shape)}")
+            if given.get(name) is not None:
+                _state.address_of(given[name], f"{name} of parameter {known.name}")
+        return shapes
+
     @torch.no_grad()
     def _load_tensors(self, state: dict[int, dict[str, Any]]) -> None:
         params = [param for group in self.param_groups for param in group["params"]]
         found: list[tuple[torch.Tensor, Known, dict[str, Any], dict[str, torch.Size]]] = []
-        for index, param in enumerate(params):  # all is checked before anything is written
-            known, given = self._known.get(param), state.get(index) or {}
-            if known is None:
-                continue
-            shapes = self._moment_shapes(param, known)
-            for name, shape in {**shapes, "master_weight": param.shape}.items():
-                if given and name not in given and name in shapes:
-                    raise spillway.InvalidArgument(f"the state dict has no {name} of parameter {known.name}")
-                if given.get(name) is not None and given[name].shape != shape:
-                    raise spillway.InvalidArgument(f"{name} of parameter {known.name} has the shape {tuple(given[name].shape)}, "
-                                                   f"and should have {tuple(shape)}")
-                if given.get(name) is not None:
-                    _state.address_of(given[name], f"{name} of parameter {known.name}")
-            found.append((param, known, given, shapes))
+        added: list[Known] = []
+        try:
+            for index, param in enumerate(params):  # all is checked before anything is written
+                known, given = self._known.get(param), state.get(index) or {}
+                if known is None or not (given or known.has_state):
+                    continue
+                if not known.has_state:
+                    self._add_state(param, known)
+                    added.append(known)
+                found.append((param, known, given, self._checked_shapes(param, known, given)))
+        except BaseException:
+            for known in added:
+                self._drop_state(known)
+            raise
         self.run.has_changed()
         self.half_done = "a state dict was not loaded whole"
         for param, known, given, shapes in found:
