@@ -17,6 +17,7 @@ from spillway._errors import FailedPrecondition, InvalidArgument, OutOfRange
 from spillway._library import (
     NOWHERE,
     READER,
+    Address,
     EngineOptions,
     Handle,
     TensorSpec,
@@ -85,8 +86,8 @@ def _device_of(text: str) -> tuple[int, int]:
 class Stream:
     """A queue of work on the device, which runs in the order of its launch. Engine.stream and Engine.wrap_stream make one."""
 
-    def __init__(self, handle: int):
-        self._handle = Handle(handle, library.spw_stream_release, "the stream was closed when the process exited")
+    def __init__(self, address: Address):
+        self._handle = Handle(address, "the stream was closed when the process exited")
 
     def synchronize(self) -> None:
         """Waits until all work launched so far has run."""
@@ -108,22 +109,7 @@ class Lease:
 
     # Each instance is of a subclass that is also a ctypes array over the lease's bytes: before Python 3.12 a class written
     # in Python cannot be a buffer.
-    _handle: int | None
-
-    @staticmethod
-    def _of(handle: int, engine: Engine, id: int, tile: int, on_host: bool) -> Lease:
-        size = library.spw_lease_size_bytes(handle)
-        # The CPU cannot read GPU memory, so the buffer of such a lease is empty.
-        is_visible = on_host or engine._device[0] == 0
-        lease = _class_of(size if is_visible else 0).from_address(library.spw_lease_data(handle))
-        lease._handle = handle
-        lease._engine = engine
-        lease._on_host = on_host
-        lease.id, lease.tile, lease.size_bytes = id, tile, size
-        lease._end = weakref.finalize(lease, library.spw_lease_release, handle, None)
-        # A daemon thread may be using the bytes when the process exits.
-        lease._end.atexit = not threading.current_thread().daemon
-        return lease
+    _address: Address  # empty once the lease has ended, or has been taken over
 
     @property
     def address(self) -> int:
@@ -140,19 +126,19 @@ class Lease:
         return {"version": 3, "shape": (self.size_bytes,), "typestr": "|u1", "data": (self.address, False), "strides": None}
 
     def _live(self) -> int:
-        if self._handle is None:
+        address = self._address.value
+        if address is None:
             raise FailedPrecondition(f"the lease on tile {self.tile} of tensor {self.id} has ended")
-        return self._handle
+        return address
 
     def release(self, stream: Stream | None = None) -> None:
         """Ends the lease: at once, or when the work launched on `stream` so far has run. Does nothing if it has ended, or if a
         consumer of __dlpack__ has taken it over."""
-        if self._handle is None:
+        if self._address.value is None:
             self._end()  # a capsule that no consumer has taken
             return
-        handle, self._handle = self._handle, None
+        _release(self._address, stream._handle.get() if stream is not None else None)
         self._end.detach()
-        library.spw_lease_release(handle, stream._handle.get() if stream is not None else None)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError("a lease cannot be copied or pickled: take another with Engine.acquire, or copy its bytes, as "
@@ -173,8 +159,11 @@ class Lease:
             raise BufferError(f"the lease is on the DLPack device {self.__dlpack_device__()}, and is exported to no other "
                               f"without a copy: {tuple(dl_device)} was asked for")
         tensor = pointer()
-        check(library.spw_lease_dlpack(self._live(), ctypes.byref(tensor)))
-        self._handle = None
+        address, self._address.value = self._live(), None  # the call takes the lease over, and gives it back if it fails
+        status = library.spw_lease_dlpack(address, ctypes.byref(tensor))
+        if status is not None:
+            self._address.value = address
+            check(status)
         self._end.detach()
         # A second reference, which release() and a finalizer drop: they run with no error set, and a consumer that refuses
         # the capsule, which may hold the only other reference, drops it with its error set.
@@ -186,6 +175,13 @@ class Lease:
     def __dlpack_device__(self) -> tuple[int, int]:
         kind, index = (0, 0) if self._on_host else self._engine._device
         return (2, index) if kind else (1, 0)
+
+
+def _release(address: Address, stream: Address | None = None) -> None:
+    """Ends the lease, if it has not ended. A signal handler cannot run between the two statements, because Python runs it
+    only after a call. So no exception of a handler's leaves a lease that has no owner, or that is released twice."""
+    held, address.value = address.value, None
+    library.spw_lease_release(held, stream)
 
 
 _CLASSES: dict[int, type] = {}
@@ -236,9 +232,9 @@ class Engine:
         for role, tier in (placement or {}).items():
             options.placement[number_of(role, ROLES, "a role of placement")] = number_of(tier, TIERS, "a tier of placement")
         options.timeline_events = whole_number(timeline_events, "timeline_events")
-        handle = pointer()
-        check(library.spw_engine_open(ctypes.byref(options), ctypes.byref(handle)))
-        self._handle = Handle(handle.value, library.spw_engine_release, "the engine was closed")
+        address = Address(library.spw_engine_release)
+        check(library.spw_engine_open(ctypes.byref(options), ctypes.byref(address)))
+        self._handle = Handle(address, "the engine was closed")
 
     def _live(self) -> ctypes.c_void_p:
         return self._handle.get()
@@ -323,10 +319,22 @@ class Engine:
         return self._take(library.spw_acquire_host, id, tile, access, stream, on_host=True)
 
     def _take(self, acquire: Any, id: int, tile: int, access: str, stream: Stream | None, on_host: bool) -> Lease:
-        handle = pointer()
-        call(acquire, self._live(), _id(id), whole_number(tile, "tile"), number_of(access, ACCESSES, "access"),
-             stream._handle.get() if stream is not None else None, ctypes.byref(handle))
-        return Lease._of(handle.value, self, id, tile, on_host)
+        address = Address(library.spw_lease_release, None)
+        try:
+            call(acquire, self._live(), _id(id), whole_number(tile, "tile"), number_of(access, ACCESSES, "access"),
+                 stream._handle.get() if stream is not None else None, ctypes.byref(address))
+            size = library.spw_lease_size_bytes(address)
+            # The CPU cannot read GPU memory, so the buffer of such a lease is empty.
+            is_visible = on_host or self._device[0] == 0
+            lease = _class_of(size if is_visible else 0).from_address(library.spw_lease_data(address))
+            lease._address, lease._engine, lease._on_host = address, self, on_host
+            lease.id, lease.tile, lease.size_bytes = id, tile, size
+            lease._end = weakref.finalize(lease, _release, address)
+            # A daemon thread may be using the bytes when the process exits.
+            lease._end.atexit = not threading.current_thread().daemon
+            return lease
+        finally:
+            address = lease = None  # the traceback of an error, which may be kept, must not refer to the lease
 
     def prefetch(self, uses: Iterable[tuple[int, int, str, str]]) -> None:
         """Declares future uses, in order. Each is (id, tile, tier, access)."""
@@ -356,15 +364,15 @@ class Engine:
 
     def stream(self) -> Stream:
         """Makes a new stream on the device."""
-        handle = pointer()
-        check(library.spw_stream_create(self._live(), ctypes.byref(handle)))
-        return Stream(handle.value)
+        address = Address(library.spw_stream_release)
+        check(library.spw_stream_create(self._live(), ctypes.byref(address)))
+        return Stream(address)
 
     def wrap_stream(self, native: int) -> Stream:
         """Wraps a cudaStream_t that the caller made on the engine's device. It must outlive the returned Stream."""
-        handle = pointer()
-        check(library.spw_stream_wrap(self._live(), native, ctypes.byref(handle)))
-        return Stream(handle.value)
+        address = Address(library.spw_stream_release)
+        check(library.spw_stream_wrap(self._live(), native, ctypes.byref(address)))
+        return Stream(address)
 
     # --- Whole tensors, a tile at a time in pinned memory ---
 

@@ -12,6 +12,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 from spillway import _errors
 
@@ -185,17 +186,21 @@ hear_ctrl_c()
 atexit.register(library.spw_set_interrupt, INTERRUPT(), INTERRUPT(), None)
 
 
-class _Address(pointer):
-    """The address of one of the library's objects, which is released when nothing refers to the _Address any more. ctypes
-    refers to the arguments of a call until it returns, so the object outlives every call."""
+class Address(pointer):
+    """The address of one of the library's objects, which is released when nothing refers to the Address any more. ctypes
+    refers to the arguments of a call until it returns, so the object outlives every call.
 
-    def __init__(self, address: int, release: Callable[[int], None]):
-        super().__init__(address)
-        self._release = release
+    An Address is made before the call that makes the object, and passed to it as its output. So the object has an owner at
+    once, wherever the exception of a signal handler breaks the caller off.
+    """
+
+    def __init__(self, release: Callable[..., None], *more: Any):
+        super().__init__()
+        self._release, self._more = release, more
 
     def __del__(self) -> None:
-        if not sys.is_finalizing():
-            self._release(self.value)
+        if self.value is not None and not sys.is_finalizing():
+            self._release(self.value, *self._more)
 
 
 class Handle:
@@ -203,12 +208,12 @@ class Handle:
     or this Handle is gone, and no call uses it any more. When the interpreter exits, an object that the call of a daemon
     thread uses is not released at all."""
 
-    def __init__(self, address: int, release: Callable[[int], None], closed: str):
-        self._addresses = [_Address(address, release)]  # empty when closed; list.clear and indexing are atomic
+    def __init__(self, address: Address, closed: str):
+        self._addresses = [address]  # empty when closed; list.clear and indexing are atomic
         self._closed = closed
         weakref.finalize(self, self._addresses.clear)
 
-    def get(self) -> _Address:
+    def get(self) -> Address:
         """Returns the address, to be passed to one call and kept nowhere else. Raises FailedPrecondition if this was closed."""
         try:
             return self._addresses[0]

@@ -13,6 +13,7 @@ import spillway
 import torch
 from spillway._engine import number_of, text_of, whole_number
 from spillway._library import (
+    Address,
     Handle,
     Parameter,
     Rule,
@@ -81,10 +82,10 @@ class State:
 
     def __init__(self, engine: spillway.Engine, kind: str, constants: dict[str, float], state_format: str, threads: int):
         rule = make_rule(kind, constants)
-        handle = pointer()
+        address = Address(library.spw_optimizer_release)
         check(library.spw_optimizer_create(engine._live(), ctypes.byref(rule), number_of(state_format, FORMATS, "state_format"),
-                                           whole_number(threads, "threads", 2**31 - 1, -2**31), ctypes.byref(handle)))
-        self._handle = Handle(handle.value, library.spw_optimizer_release, "the optimizer, or its run, was closed")
+                                           whole_number(threads, "threads", 2**31 - 1, -2**31), ctypes.byref(address)))
+        self._handle = Handle(address, "the optimizer, or its run, was closed")
         self.engine = engine
         self.names: list[str] = []  # by the parameter's number
         self.shapes: list[tuple[int, ...]] = []
