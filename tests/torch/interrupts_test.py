@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A signal handler that raises, wherever it breaks off the main thread, leaves no lease behind and nothing half done."""
 
+import dis
+import sys
+import threading
 import unittest
 from unittest import mock
 
 import spillway.torch as st
 import torch
 from spillway import _engine
+from spillway.torch import _leasing
 from torch_case import DEVICE, TorchTest
 
 
@@ -56,6 +60,58 @@ class InterruptsTest(TorchTest):
                         st.AdamW([torch.nn.Parameter(torch.zeros(8))], store=run)
         for path in (store, other):
             st.open(path, pinned="1MiB").close()  # fails while the store is open
+
+    def test_an_operation_that_is_broken_off_anywhere_is_not_waited_for(self):
+        run, weight = self.weight()
+
+        def add():
+            with torch.no_grad():
+                weight.add_(1)
+
+        def none():
+            with run.leasing.none():
+                pass
+
+        for work in (add, none):
+            for place in range(1, 1000):
+                if not self.broken_off(work, place):
+                    break
+                # In a thread, because a lock that the broken-off thread holds does not stop that thread.
+                others = threading.Thread(target=lambda: (none(), add()), daemon=True)
+                others.start()
+                others.join(60)
+                self.assertFalse(others.is_alive(), (work.__name__, place))
+                run.engine.commit()  # fails while a tile is leased to be written
+            self.assertGreater(place, 10)
+
+    def broken_off(self, work, place):
+        """Runs `work`, but raises KeyboardInterrupt at the place of this number where Python may run a signal handler within
+        _leasing.py: after a call, at the begin of a function and at the end of a loop. Returns whether there are so many."""
+        left, last = place, {}
+
+        def trace(frame, event, _):
+            nonlocal left
+            if frame.f_code.co_filename != _leasing.__file__:
+                return None
+            frame.f_trace_opcodes = True
+            if event == "opcode":
+                left -= last.get(frame, "").startswith(("CALL", "RESUME", "JUMP_BACKWARD"))
+                last[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+                if left == 0:
+                    last.clear()
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            work()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        return left <= 0
 
 
 if __name__ == "__main__":

@@ -11,33 +11,50 @@ from typing import Any
 import spillway
 
 
+class _Mine(threading.local):
+    """What this thread runs."""
+
+    def __init__(self) -> None:
+        self.held: set[object] = set()  # operations that have their leases, and a none() whose block runs
+
+
 class Leasing:
     """The operations of one run. An operation leases everything that it uses before it begins, and releases all of it
-    before it waits. So an operation that has its leases ends, and the operations that wait for it go on."""
+    before it waits. So an operation that has its leases ends, and the operations that wait for it go on.
+
+    An operation is an object in a set, so that its end can be recorded twice. A `finally` does that, because the exception
+    of a signal handler, such as KeyboardInterrupt, can break off the first of two calls in it even before it has begun.
+    """
 
     def __init__(self) -> None:
         self._turn = threading.Lock()  # held by the operation that tries again
         self._alone = threading.Lock()  # held by a thread in none()
-        self._is_shut = False
-        self._changed = threading.Condition()
-        self._active = 0  # operations that take or hold leases
+        # Of `_changed`. It is used itself in a `with`, because Condition.__enter__ is Python code: an exception of a signal
+        # handler could break it off when it has the lock.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._shut: set[object] = set()  # the none() that waits or whose block runs
+        self._active: set[object] = set()  # operations that take or hold leases
         self._begun = self._ended = 0
-        self._mine = threading.local()  # depth: the number of nested operations of this thread
+        self._mine = _Mine()
 
     @contextlib.contextmanager
     def operation(self, lease_all: Callable[[contextlib.ExitStack], Any]) -> Iterator[Any]:
         """Runs the block with the leases that `lease_all` enters into the stack, and yields what it returns. Raises
         ResourceExhausted if there is no room although no other operation holds leases."""
-        depth = getattr(self._mine, "depth", 0)
+        me = object()
         # A nested operation does not wait for room: it would wait for the operation that contains it.
-        stack, leased = self._lease(lease_all) if depth == 0 else self._try(lease_all)
-        self._mine.depth = depth + 1
+        lease = self._try if self._mine.held else self._lease
+        stack = contextlib.ExitStack()
         try:
-            with stack:
-                yield leased
+            leased = lease(me, stack, lease_all)
+            self._mine.held.add(me)
+            yield leased
         finally:
-            self._mine.depth = depth
-            self._end()
+            try:
+                self._end(me, stack)
+            finally:
+                self._end(me, stack)
 
     def call(self, of_engine: Callable[[], Any]) -> Any:
         """Returns the result of an engine call that takes leases itself and may be repeated."""
@@ -48,54 +65,58 @@ class Leasing:
     def none(self) -> Iterator[None]:
         """Runs the block while no operation of another thread holds a lease: operations under way end first, and new ones
         wait. If this thread is within an operation already, other operations are not excluded."""
-        if getattr(self._mine, "depth", 0) > 0:
+        if self._mine.held:
             yield
             return
+        me = object()
         with self._alone:
             try:
-                with self._changed:
-                    self._is_shut = True
-                    self._changed.wait_for(lambda: self._active == 0)
-                self._mine.depth = 1
+                with self._lock:
+                    self._shut.add(me)
+                    self._changed.wait_for(lambda: not self._active)
+                self._mine.held.add(me)
                 yield
             finally:
-                self._mine.depth = 0
-                with self._changed:
-                    self._is_shut = False
-                    self._changed.notify_all()
+                try:
+                    self._end(me, None)
+                finally:
+                    self._end(me, None)
 
-    def _lease(self, lease_all: Callable[[contextlib.ExitStack], Any]) -> tuple[contextlib.ExitStack, Any]:
+    def _lease(self, me: object, stack: contextlib.ExitStack, lease_all: Callable[[contextlib.ExitStack], Any]) -> Any:
         with contextlib.suppress(spillway.ResourceExhausted):
-            return self._try(lease_all)
+            return self._try(me, stack, lease_all)
         with self._turn:
             while True:
-                with self._changed:
-                    begun, was_alone = self._begun, self._active == 0
+                with self._lock:
+                    begun, was_alone = self._begun, not self._active
                 try:
-                    return self._try(lease_all)
+                    return self._try(me, stack, lease_all)
                 except spillway.ResourceExhausted as error:
                     if was_alone and self._begun == begun + 1:
                         raise spillway.ResourceExhausted(f"{error}. An operation leases all the tensors that it uses: give "
                                                          "them more room (pinned=, on a GPU device_memory=)") from None
-                with self._changed:
+                with self._lock:
                     ended = self._ended
-                    self._changed.wait_for(lambda: self._active == 0 or self._ended != ended)
+                    self._changed.wait_for(lambda: not self._active or self._ended != ended)
 
-    def _try(self, lease_all: Callable[[contextlib.ExitStack], Any]) -> tuple[contextlib.ExitStack, Any]:
-        with self._changed:
-            self._changed.wait_for(lambda: not self._is_shut or getattr(self._mine, "depth", 0) > 0)
-            self._active += 1
+    def _try(self, me: object, stack: contextlib.ExitStack, lease_all: Callable[[contextlib.ExitStack], Any]) -> Any:
+        with self._lock:
+            self._changed.wait_for(lambda: not self._shut or self._mine.held)
+            self._active.add(me)
             self._begun += 1
         try:
-            with contextlib.ExitStack() as stack:
-                leased = lease_all(stack)
-                return stack.pop_all(), leased
+            return lease_all(stack)
         except BaseException:
-            self._end()
+            self._end(me, stack)
             raise
 
-    def _end(self) -> None:
-        with self._changed:
-            self._active -= 1
+    def _end(self, me: object, stack: contextlib.ExitStack | None) -> None:
+        """Releases the leases in the stack, and records that an operation or a none() has ended. May be called again."""
+        if stack is not None:
+            stack.close()
+        self._mine.held.discard(me)
+        with self._lock:
+            self._active.discard(me)
+            self._shut.discard(me)
             self._ended += 1
             self._changed.notify_all()
