@@ -10,6 +10,7 @@ import pickle
 import tempfile
 import threading
 import unittest
+import weakref
 from unittest import mock
 
 import spillway
@@ -210,6 +211,45 @@ class OffloadTest(TorchTest):
         self.assertNotEqual(optimizer.state_dict()["spillway"]["label"], first["spillway"]["label"])
         optimizer.load_state_dict(first)
         self.assertTrue(torch.equal(model[0].weight, weight))
+
+    def test_parameters_that_were_collected_before_are_trained(self):
+        class Keeps(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.linear = torch.nn.Linear(8, 8)
+                self.weights = [self.linear.weight]
+
+            def forward(self, x):
+                return torch.nn.functional.linear(x, self.weights[0], self.linear.bias)
+
+        def trained(moves, late):
+            torch.manual_seed(3)
+            model, run = Keeps(), self.run_of()
+            groups = [{"params": model.weights}, {"params": [model.linear.bias], "weight_decay": 0.0}]
+            early = None if late else torch.optim.SGD(groups, lr=0.1)
+            if moves:
+                st.offload(model, run)
+                self.assertIsInstance(model.weights[0], EngineTensor)
+                self.assertIs(model.weights[0], model.linear.weight)
+            optimizer = early or st.SGD(groups, lr=0.1, store=run)
+            for _ in range(3):
+                optimizer.zero_grad()
+                model(torch.ones(2, 8)).square().mean().backward()
+                optimizer.step()
+            return [each.detach().clone() for each in model.parameters()]
+
+        for late in (True, False):
+            self.assert_same(trained(True, late), trained(False, late))
+
+    def test_a_parameter_that_cannot_be_swapped_is_replaced(self):
+        model = torch.nn.ModuleList([torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)])
+        model[1].weight = model[0].weight
+        before, reference = model[0].weight.detach().clone(), weakref.ref(model[0].weight)
+        st.offload(model, self.run_of())
+        self.assertIs(model[1].weight, model[0].weight)
+        self.assertIsInstance(model[0].weight, EngineTensor)
+        self.assertTrue(torch.equal(model[0].weight, before))
+        del reference
 
     def test_what_offload_would_lose_is_refused(self):
         model = tiny_model()

@@ -194,6 +194,11 @@ if sys.argv[1] == "close":
         optimizer = st.AdamW(model.parameters(), store=run)
         with self.assertRaisesRegex(spillway.FailedPrecondition, "make the optimizer after offload"):
             st.offload(model, run)
+        # An optimizer of another run is found at its next step.
+        st.offload(model, st.open(None))
+        model(torch.ones(2, 32)).sum().backward()
+        with self.assertRaisesRegex(spillway.InvalidArgument, "of another run"):
+            optimizer.step()
         del optimizer
 
     def test_a_view_of_a_gradient_in_the_engine_is_used_as_it_reads(self):

@@ -15,6 +15,7 @@ class Known:
     def __init__(self, name: str, param: torch.Tensor):
         self.number: int | None = None  # of the parameter in the library's optimizer; None: it has no state
         self.ids: list[int] = []  # of its state in the engine
+        self.weight_id: int | None = None  # of the weight in the engine; None: it lies in memory
         self.tile_rows = 0  # rows of a tile of its state; 0: one tile holds all rows
         self.name = name
         self.first_name = name  # the gradient's: a load may change `name`

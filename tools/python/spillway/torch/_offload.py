@@ -38,7 +38,9 @@ def _move(run: Run, name: str, param: torch.nn.Parameter) -> torch.nn.Parameter:
 
 def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Module:
     """Moves the model's parameters into the engine, with their current values, and returns the model. Make the optimizer
-    afterwards: its load_state_dict also brings weights in the engine to the commit, if the commit has them.
+    afterwards: its load_state_dict also brings weights in the engine to the commit, if the commit has them. The parameters
+    stay the same objects, so groups of them may have been made before. Only one that a weak reference, or a graph, refers to
+    is replaced by another object.
 
     Each parameter is one tile, so `pinned` must have room for the parameters that one operation uses together, and no more.
     If the run is on a GPU, so must `device_memory`. From now on the parameters are on the run's device, wherever they were
@@ -48,14 +50,19 @@ def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Modu
     weight's address (torch.compile, .data_ptr()) raises, and so do copies of the model (deepcopy, pickling).
     """
     run.has_changed()
-    moved: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
+    replaced: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
     for path, module in model.named_modules():
         for name, param in list(module._parameters.items()):
             if param is None or isinstance(param, EngineTensor) or param.numel() == 0:
                 continue
-            if param not in moved:
-                moved[param] = _move(run, prefix + (f"{path}.{name}" if path else name), param)
-            module._parameters[name] = moved[param]
+            if param not in replaced:
+                moved = _move(run, prefix + (f"{path}.{name}" if path else name), param)
+                try:
+                    torch.utils.swap_tensors(param, moved)
+                except RuntimeError:
+                    replaced[param] = moved
+                del moved  # after a swap this is the tensor in memory
+            module._parameters[name] = replaced.get(param, param)
     if any(each.__name__ == "PreTrainedModel" for each in type(model).__mro__):  # Trainer's checkpoints call save_pretrained
 
         def save(save_directory: str | os.PathLike[str], is_main_process: bool = True, state_dict: Any = None,

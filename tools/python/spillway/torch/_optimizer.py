@@ -190,7 +190,7 @@ class OffloadedOptimizer(StateDicts):
         self._hooks.append(known.hook)
 
     def _add_state(self, param: torch.Tensor, known: Known, tile_rows: int | None = None) -> None:
-        weight_id = weight_of(self.run, param, known.name)
+        weight_id = known.weight_id = weight_of(self.run, param, known.name)
         self.run.has_changed()
         if self._gradients == "engine" and known.gradient is None:
             known.gradient = make_home(self.run, f"{self._gradients_prefix}/{known.first_name}", param, "gradient",
@@ -441,6 +441,9 @@ class OffloadedOptimizer(StateDicts):
             raise spillway.InvalidArgument(
                 f"parameter {known.name} is {tuple(param.shape)}, {param.dtype} now, and was {tuple(known.shape)}, {known.dtype} "
                 "when the optimizer took it up: make the optimizer after the model's last change")
+        if weight_of(self.run, param, known.name) != known.weight_id:
+            raise spillway.FailedPrecondition(f"parameter {known.name} has moved into the engine since the optimizer took it "
+                                              "up: make the optimizer after offload()")
         if not isinstance(param, EngineTensor):
             _state.address_of(param, f"parameter {known.name}")
 
