@@ -220,6 +220,34 @@ class OptimizerTest(TorchTest):
         for mine, its in zip(*results):
             torch.testing.assert_close(mine, its, rtol=1e-4, atol=1e-6)
 
+    def test_grad_scaler_itself_skips_an_overflow_unless_gradients_are_fp16(self):
+        for dtype, is_ours in ((torch.float32, False), (torch.float16, True)):
+            params, steps = make_params(dtype), []
+            optimizer = st.SGD(params, lr=1.0)
+            optimizer.register_step_post_hook(lambda *_: steps.append(1))
+            self.assertEqual(optimizer._step_supports_amp_scaling, is_ours)
+            scaler = torch.amp.GradScaler(DEVICE.type, init_scale=2.0)
+            scaler.scale(torch.ones(()))  # makes the scale
+            before = [param.detach().clone() for param in params]
+            for scaled in (2.0, float("inf")):
+                for param in params:
+                    param.grad = torch.full_like(param, scaled)
+                scaler.step(optimizer)
+                scaler.update()
+                self.assertTrue(all(torch.equal(param, old - 1) for param, old in zip(params, before)))
+            self.assertEqual(len(steps), 2 if is_ours else 1, "accelerate and Trainer count the calls of step()")
+
+    def test_a_step_that_raises_leaves_nothing_of_grad_scaler(self):
+        params = make_params(torch.float16)
+        optimizer = st.SGD(params, lr=1.0)
+        scaler = torch.amp.GradScaler(DEVICE.type, init_scale=2.0)
+        scaler.scale(torch.ones(()))
+        set_gradients(params, 1)
+        with mock.patch.object(optimizer._engine_state, "step", side_effect=KeyboardInterrupt):
+            with self.assertRaises(KeyboardInterrupt):
+                scaler.step(optimizer)
+        self.assertFalse(hasattr(optimizer, "grad_scale") or hasattr(optimizer, "found_inf"))
+
     def test_gradients_and_weights_may_lie_anywhere(self):
         a, b = make_params(shapes=[(40, 30)]), make_params(shapes=[(40, 30)])
         b[0].data = b[0].data.t().contiguous().t()  # the same values, column by column

@@ -27,7 +27,6 @@ class OffloadedOptimizer(StateDicts):
     as with any optimizer."""
 
     _kind = ""
-    _step_supports_amp_scaling = True  # step() reads grad_scale and found_inf, which GradScaler sets
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any], *,
                  store: Run | str | os.PathLike[str] | None, pinned: int | str | None, state_format: str,
@@ -88,6 +87,13 @@ class OffloadedOptimizer(StateDicts):
     def _constants(self, group: dict[str, Any]) -> dict[str, float]:
         """Returns the rule's constants for a group."""
         raise NotImplementedError
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Whether GradScaler.step leaves unscaling and skipping to step(), which reads the attributes grad_scale and found_inf
+        that it sets. That is needed for gradients in fp16, which GradScaler refuses to unscale. For others GradScaler does
+        both: then accelerate sees which steps were skipped, and Lightning clips."""
+        return any(param.dtype == torch.float16 for group in self.param_groups for param in group["params"])
 
     # --- Parameters ---
 
@@ -300,6 +306,14 @@ class OffloadedOptimizer(StateDicts):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates every parameter that has a gradient. With update="backward" it only ends the step."""
+        try:
+            return self._step(closure)
+        except BaseException:
+            for name in ("found_inf", "grad_scale"):  # GradScaler deletes them only after a step that returns
+                self.__dict__.pop(name, None)
+            raise
+
+    def _step(self, closure: Callable[[], Any] | None) -> Any:
         loss = None
         if closure is not None:
             with torch.enable_grad():
