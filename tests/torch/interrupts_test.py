@@ -2,6 +2,7 @@
 """A signal handler that raises, wherever it breaks off the main thread, leaves no lease behind and nothing half done."""
 
 import dis
+import signal
 import sys
 import threading
 import unittest
@@ -83,6 +84,38 @@ class InterruptsTest(TorchTest):
                 self.assertFalse(others.is_alive(), (work.__name__, place))
                 run.engine.commit()  # fails while a tile is leased to be written
             self.assertGreater(place, 10)
+
+    def test_handlers_run_when_a_step_is_complete_and_counted(self):
+        params = [torch.nn.Parameter(torch.ones(8))]
+        optimizer = st.SGD(params, lr=1.0)
+        inner, events = optimizer._engine_state.step, []
+        numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
+
+        def interrupted(updates):
+            for number in (signal.SIGINT, *numbers):
+                signal.raise_signal(number)
+            inner(updates)
+            events.append("updated")
+
+        def save(number, _):
+            events.append((number, params[0][0].item(), optimizer.state_dict()["spillway"]["steps"],
+                           optimizer.run.report.steps))
+
+        def preempt(number, frame):
+            save(number, frame)
+            raise SystemExit
+
+        handlers = {number: preempt if number == signal.SIGTERM else save for number in numbers}
+        for number, handler in handlers.items():
+            self.addCleanup(signal.signal, number, signal.signal(number, handler))
+        params[0].grad = torch.ones(8)
+        with mock.patch.object(optimizer._engine_state, "step", interrupted), self.assertRaises(KeyboardInterrupt) as raised:
+            optimizer.step()
+        self.assertIsInstance(raised.exception.__context__, SystemExit)
+        self.assertEqual(events[0], "updated")
+        self.assertCountEqual(events[1:], [(number, 0.0, [[1]], 1) for number in numbers])
+        for number, handler in handlers.items():
+            self.assertIs(signal.getsignal(number), handler)
 
     def broken_off(self, work, place):
         """Runs `work`, but raises KeyboardInterrupt at the place of this number where Python may run a signal handler within
