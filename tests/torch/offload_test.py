@@ -305,6 +305,32 @@ class OffloadTest(TorchTest):
             self.assertEqual(header[name]["dtype"], "BF16")
 
 
+    def test_a_peft_model_saves_its_adapters(self):
+        class PeftModel(torch.nn.Module):  # as PEFT's
+            def __init__(self):
+                super().__init__()
+                self.base = torch.nn.Linear(8, 8).requires_grad_(False)
+                self.lora_A = torch.nn.Linear(8, 2, bias=False)
+                self.head = torch.nn.Linear(8, 2, bias=False)
+
+            def save_pretrained(self, save_directory, safe_serialization=True, **kwargs):
+                from safetensors.torch import save_file
+                given = kwargs.get("state_dict") or self.state_dict()
+                picked = {name: given[name] for name in given if "lora_" in name}
+                picked.update({name: value for name, value in given.items() if "head" in name})
+                os.mkdir(save_directory)
+                save_file(picked, os.path.join(save_directory, "adapter_model.safetensors"))
+
+        from safetensors.torch import load_file
+        model = PeftModel()
+        expected = {name: value.detach().clone() for name, value in model.state_dict().items() if "base" not in name}
+        st.offload(model, self.run_of())
+        for number, more in enumerate(({}, {"state_dict": model.state_dict()}, {"state_dict": None})):
+            model.save_pretrained(self.folder / str(number), **more)
+            saved = load_file(self.folder / str(number) / "adapter_model.safetensors", device=str(DEVICE))
+            self.assertEqual(saved.keys(), expected.keys())
+            self.assert_same(saved.values(), [expected[name] for name in saved])
+
     def test_threads_wait_for_room_that_others_hold(self):
         run = self.run_of("1MiB")
         # Each has 300 KB, so an operation on two of them takes more than half of the budget.

@@ -9,7 +9,7 @@ import json
 import os
 import pathlib
 import struct
-from collections.abc import Iterator
+from collections.abc import ItemsView, Iterator, ValuesView
 from typing import Any
 
 import spillway
@@ -46,7 +46,8 @@ def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Modu
     If the run is on a GPU, so must `device_memory`. From now on the parameters are on the run's device, wherever they were
     before. Buffers stay where they are: `model.to(run.device)` moves them.
     Tied parameters stay tied. A second model in a run needs a `prefix` for its parameters' names.
-    A Hugging Face model's save_pretrained then writes what spillway.torch.save_pretrained writes. Code that needs a
+    A Hugging Face model's save_pretrained then writes what spillway.torch.save_pretrained writes, and that of a PEFT model
+    its adapters, as before. Code that needs a
     weight's address (torch.compile, .data_ptr()) raises, and so do copies of the model (deepcopy, pickling).
     """
     run.has_changed()
@@ -63,7 +64,8 @@ def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Modu
                     replaced[param] = moved
                 del moved  # after a swap this is the tensor in memory
             module._parameters[name] = replaced.get(param, param)
-    if any(each.__name__ == "PreTrainedModel" for each in type(model).__mro__):  # Trainer's checkpoints call save_pretrained
+    names = [each.__name__ for each in type(model).__mro__]
+    if "PreTrainedModel" in names:  # Trainer's checkpoints call save_pretrained
 
         def save(save_directory: str | os.PathLike[str], is_main_process: bool = True, state_dict: Any = None,
                  **more: Any) -> None:
@@ -76,7 +78,33 @@ def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Modu
                 save_pretrained(model, save_directory)
 
         model.save_pretrained = save  # type: ignore[assignment]
+    elif "PeftModel" in names:
+        write_adapters: Any = model.save_pretrained
+
+        def save_adapters(save_directory: str | os.PathLike[str], *args: Any, state_dict: Any = None, **more: Any) -> None:
+            given = model.state_dict() if state_dict is None else state_dict
+            write_adapters(save_directory, *args, state_dict=_Copies(given), **more)
+
+        model.save_pretrained = save_adapters  # type: ignore[assignment]
     return model
+
+
+class _Copies(dict[str, Any]):
+    """A state dict that makes a copy in memory of a tensor in the engine each time it is read. So code that picks a few
+    tensors, such as PEFT's of adapters, has copies of these alone."""
+
+    def __getitem__(self, name: str) -> Any:
+        value = super().__getitem__(name)
+        return value.detach().clone() if isinstance(value, EngineTensor) else value
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self else default
+
+    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
+        return ItemsView(self)
+
+    def values(self) -> ValuesView[Any]:  # type: ignore[override]
+        return ValuesView(self)
 
 
 @contextlib.contextmanager
