@@ -241,6 +241,18 @@ class OffloadTest(TorchTest):
         for late in (True, False):
             self.assert_same(trained(True, late), trained(False, late))
 
+    def test_an_offloaded_parameter_that_was_frozen_is_trained(self):
+        results = []
+        for moves in (False, True):
+            model = tiny_model().requires_grad_(False)
+            run = self.run_of()
+            if moves:
+                st.offload(model, run)
+            optimizer = st.SGD(model.parameters(), lr=0.1, store=run)
+            train(model.requires_grad_(True), optimizer, 2)
+            results.append([each.detach().clone() for each in model.parameters()])
+        self.assert_same(*results)
+
     def test_a_parameter_that_cannot_be_swapped_is_replaced(self):
         model = torch.nn.ModuleList([torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)])
         model[1].weight = model[0].weight

@@ -455,7 +455,7 @@ class OffloadedOptimizer(StateDicts):
             raise spillway.InvalidArgument(
                 f"parameter {known.name} is {tuple(param.shape)}, {param.dtype} now, and was {tuple(known.shape)}, {known.dtype} "
                 "when the optimizer took it up: make the optimizer after the model's last change")
-        if weight_of(self.run, param, known.name) != known.weight_id:
+        if weight_of(self.run, param, known.name) != known.weight_id and known.has_state:
             raise spillway.FailedPrecondition(f"parameter {known.name} has moved into the engine since the optimizer took it "
                                               "up: make the optimizer after offload()")
         if not isinstance(param, EngineTensor):
