@@ -223,7 +223,8 @@ class OptimizerTest(TorchTest):
     def test_grad_scaler_itself_skips_an_overflow_unless_gradients_are_fp16(self):
         for dtype, is_ours in ((torch.float32, False), (torch.float16, True)):
             params, steps = make_params(dtype), []
-            optimizer = st.SGD(params, lr=1.0)
+            frozen = torch.nn.Parameter(torch.ones(4, dtype=torch.float16), requires_grad=False)
+            optimizer = st.SGD([*params, frozen], lr=1.0)
             optimizer.register_step_post_hook(lambda *_: steps.append(1))
             self.assertEqual(optimizer._step_supports_amp_scaling, is_ours)
             scaler = torch.amp.GradScaler(DEVICE.type, init_scale=2.0)

@@ -93,7 +93,8 @@ class OffloadedOptimizer(StateDicts):
         """Whether GradScaler.step leaves unscaling and skipping to step(), which reads the attributes grad_scale and found_inf
         that it sets. That is needed for gradients in fp16, which GradScaler refuses to unscale. For others GradScaler does
         both: then accelerate sees which steps were skipped, and Lightning clips."""
-        return any(param.dtype == torch.float16 for group in self.param_groups for param in group["params"])
+        return any(param.requires_grad and param.dtype == torch.float16
+                   for group in self.param_groups for param in group["params"])
 
     # --- Parameters ---
 
