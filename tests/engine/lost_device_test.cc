@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
@@ -161,6 +162,18 @@ class LostDevice : public testing::Test {
     return status;
   }
 
+  // Leases tile 0 for writing on the stream, and launches work that ends with `end`.
+  static void LaunchSlowWriter(Mover& mover, const StreamHandle& stream,
+                               const std::function<void()>& end) {
+    const auto lease = mover.Acquire(0, Tier::kPinned, Access::kReadWrite, stream.value);
+    ASSERT_TRUE(lease.ok()) << lease.status();
+    const auto work = [end] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      end();
+    };
+    ASSERT_TRUE(mover.transfers().runtime().Launch(stream, work).ok());
+  }
+
   static absl::Status Commit(Mover& mover) {
     return mover.Commit([](io::Store* store) { return store->Commit("one"); });
   }
@@ -217,15 +230,7 @@ TEST_F(LostDevice, AKernelThatFailsWhileACommitWaitsForItLeavesNoCommit) {
   LosableRuntime& runtime = *made;
   auto mover = Open(std::move(made), /*stored=*/false);
   const StreamHandle stream = *runtime.CreateStream();
-  const auto lease = mover->Acquire(0, Tier::kPinned, Access::kReadWrite, stream.value);
-  ASSERT_TRUE(lease.ok()) << lease.status();
-  ASSERT_TRUE(runtime
-                  .Launch(stream,
-                          [&runtime] {
-                            std::this_thread::sleep_for(std::chrono::milliseconds(50));
-                            runtime.Lose();
-                          })
-                  .ok());
+  LaunchSlowWriter(*mover, stream, [&runtime] { runtime.Lose(); });
   mover->EndLease(0, Tier::kPinned, Access::kReadWrite, &stream);
   bool is_committed = false;
   const absl::Status status = mover->Commit([&](io::Store*) {
@@ -242,16 +247,8 @@ TEST_F(LostDevice, WithoutAnEventTheEndOfALeaseWaitsForItsStream) {
   LosableRuntime& runtime = *made;
   auto mover = Open(std::move(made), /*stored=*/false);
   const StreamHandle stream = *runtime.CreateStream();
-  const auto lease = mover->Acquire(0, Tier::kPinned, Access::kReadWrite, stream.value);
-  ASSERT_TRUE(lease.ok()) << lease.status();
   std::atomic<bool> is_written = false;
-  ASSERT_TRUE(runtime
-                  .Launch(stream,
-                          [&] {
-                            std::this_thread::sleep_for(std::chrono::milliseconds(50));
-                            is_written = true;
-                          })
-                  .ok());
+  LaunchSlowWriter(*mover, stream, [&] { is_written = true; });
   runtime.SetOutOfMemory(true);
   mover->EndLease(0, Tier::kPinned, Access::kReadWrite, &stream);
   // The engine takes the lease for ended, and may give the frame to another tile.
