@@ -22,9 +22,11 @@
 //   Unimplemented          from Open: the device is not in this build, or io_uring does not work
 //   AlreadyExists          the name is taken
 //   Aborted                the GPU is lost; only a new process can go on, from the last commit
-//   FailedPrecondition     a call out of order, such as a commit with leases held
+//   FailedPrecondition     a call out of order, such as a commit with leases held; a file may not
+//                          be accessed (EACCES, EPERM, EROFS)
 //   ResourceExhausted      a budget is too small: the message names the tensor, the tier, what was
-//                          asked and what would fit
+//                          asked and what would fit. Or the system has no room on a disk, memory,
+//                          threads or open files left: the message names the errno
 //   DataLoss               a checksum did not match
 //   Unavailable, Internal  the operating system refused: the message names the errno, the file and
 //                          the offset
@@ -102,8 +104,11 @@ struct EngineOptions {
   OpenMode mode = OpenMode::kCreate;
   uint64_t store_bytes = kUnlimited;  // budget of extents, over all folders
   Device device = Device::Host();
-  uint64_t device_bytes = kUnlimited;  // budget of device memory
-  uint64_t pinned_bytes = kUnlimited;  // budget of pinned memory
+  // Budgets of device and pinned memory, at least 4096 (else InvalidArgument), and limited to what
+  // the machine has. Device memory is taken whole by Open: without a budget, 15/16 of what is free
+  // on a GPU. Pinned memory is taken as it is used.
+  uint64_t device_bytes = kUnlimited;
+  uint64_t pinned_bytes = kUnlimited;
   // The largest transfer and the unit of checksums; a multiple of 4 KiB, from 4 KiB to 1 GiB. A
   // tile that is smaller is one page. Fixed for the life of a store. 0: 1 MiB for a new store, the
   // store's own page size for an old one.
@@ -225,6 +230,8 @@ class SPILLWAY_EXPORT Engine {
   virtual absl::Status ForgetName(std::string_view /*name*/) {
     return absl::UnimplementedError("this engine forgets no tensor by name");
   }
+  // Returns the id of a registered tensor. NotFound: there is none of this name, or it is being
+  // registered.
   virtual absl::StatusOr<TensorId> Find(std::string_view name) const = 0;
   // REQUIRES: CheckTile returns ok for the id.
   virtual const TensorSpec& Spec(TensorId id) const = 0;
@@ -236,9 +243,9 @@ class SPILLWAY_EXPORT Engine {
   // given, the stream instead of the caller waits for the copy to the device, and for a writer
   // whose lease was released on that stream. The stream must be this engine's (InvalidArgument).
   // Fails at once with ResourceExhausted, and names the leases in the way, if neither tiles without
-  // a lease nor transfers in flight can make room. A tile has any number of readers or one writer.
-  // A conflicting lease waits until the other one ends, so a thread must not acquire a tile that it
-  // holds.
+  // a lease nor transfers in flight can make room. InvalidArgument and NotFound as CheckTile. A
+  // tile has any number of readers or one writer. A conflicting lease waits until the other one
+  // ends, so a thread must not acquire a tile that it holds.
   virtual absl::StatusOr<Lease> Acquire(TileRef tile, Access access, Stream* stream = nullptr) = 0;
   // Leases a tile in pinned memory, for work of the CPU, such as the optimizer's. Otherwise like
   // Acquire.
@@ -246,7 +253,8 @@ class SPILLWAY_EXPORT Engine {
 
   // Declares future uses, in order; they follow the uses that were declared before. The engine
   // moves their bytes ahead of the uses as far as the budgets allow. A declared use that does not
-  // happen, or a use that was not declared, costs only time.
+  // happen, or a use that was not declared, costs only time. InvalidArgument: a use on NVMe, or as
+  // CheckTile, like NotFound.
   virtual absl::Status Prefetch(std::span<const Use> uses) = 0;
   // Forgets all declared uses that have not happened yet.
   virtual void ClearPrefetch() = 0;
@@ -305,6 +313,8 @@ class SPILLWAY_EXPORT Engine {
   // snapshot.
   virtual absl::Status Drop(std::string_view label) = 0;
 
+  // Makes a stream on the engine's device. ResourceExhausted on the host device: no thread can be
+  // started for it.
   virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStream() = 0;
   // Wraps a stream that the caller made on the engine's device. `native` is a cudaStream_t, which
   // must outlive the returned Stream. InvalidArgument on the host device, which has no such
@@ -314,6 +324,7 @@ class SPILLWAY_EXPORT Engine {
   }
   // FailedPrecondition in a process that was forked from the one that opened the engine; else ok.
   virtual absl::Status CheckProcess() const { return absl::OkStatus(); }
+  // Returns the counters of everything since Open. It may be called at any time.
   virtual EngineStats Stats() const = 0;
   // Returns what happened since Open or the last TakeTimeline. Empty if
   // EngineOptions::timeline_events is 0. Transfers and waits that are under way are in the next

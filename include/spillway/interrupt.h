@@ -19,8 +19,9 @@ namespace spillway {
 //   - the transfers that must end before a Restore;
 //   - the streams on which leases were released, in Commit, Snapshot and Restore;
 //   - the plan, in WaitForPlan;
-//   - another thread's Commit, Restore or Unregister, in these calls and in Register, Prefetch,
-//     Evict and EndStep. But `check` does not run while two calls of Register, Restore and
+//   - another thread's Commit, Restore or Unregister, in Commit, Restore, Register, Prefetch,
+//   Evict,
+//     EndStep and WaitForPlan. But `check` does not run while two calls of Register, Restore and
 //     Unregister wait for each other.
 //
 // If `check` returns true, the call ends with Cancelled, after writes in flight have ended. Then

@@ -186,17 +186,19 @@ SPW_EXPORT spw_status* spw_discard(spw_engine* engine, uint32_t id, uint64_t til
 SPW_EXPORT spw_status* spw_end_step(spw_engine* engine);
 SPW_EXPORT spw_status* spw_wait_for_plan(spw_engine* engine);
 
-/* While this thread waits for a lease, or in spw_read, spw_register, spw_commit, spw_snapshot,
- * spw_restore, spw_prefetch, spw_evict, spw_end_step or spw_wait_for_plan, `check` runs on it about
- * twenty times a second. If `check` does not return 0, the call ends with SPW_CANCELLED;
- * interrupt.h has the details. If the wait was over by then, the call continues and `put_back` is
- * called; it may be NULL. If `check` is NULL, as it is at first, nothing ends a wait. */
+/* While this thread waits in spw_acquire, spw_acquire_host, spw_read, spw_register, spw_commit,
+ * spw_snapshot, spw_restore, spw_prefetch, spw_evict, spw_end_step or spw_wait_for_plan, `check`
+ * runs on it about twenty times a second. If `check` does not return 0, the call ends with
+ * SPW_CANCELLED; interrupt.h has the details. If the wait was over by then, the call continues and
+ * `put_back` is called; it may be NULL. If `check` is NULL, as it is at first, nothing ends a wait.
+ * Other calls are never ended. */
 typedef int32_t (*spw_interrupt)(void* user);
 SPW_EXPORT void spw_set_interrupt(spw_interrupt check, spw_interrupt put_back, void* user);
 
 /* --- Whole tensors, processed one tile at a time in pinned memory --- */
 
-/* `offset` and `bytes` are a range of the tensor's bytes. Writing replaces only these bytes. */
+/* `offset` and `bytes` are a range of the tensor's bytes. Writing replaces only these bytes.
+ * SPW_OUT_OF_RANGE: the range goes past the tensor's end. */
 SPW_EXPORT spw_status* spw_read(spw_engine* engine, uint32_t id, uint64_t offset, void* out,
                                 uint64_t bytes);
 SPW_EXPORT spw_status* spw_write(spw_engine* engine, uint32_t id, uint64_t offset,

@@ -38,12 +38,16 @@ struct StateChange {
 // `change`. The tensors of `from` do not change. If one of the formats is kCompact, whose master
 // weight is split between weight and state, the weight is written too, and `from` is void
 // afterwards. Other formats may share one master weight. If the new format rounds moments at
-// random, the random bits are those of step 0.
+// random, the random bits are those of step 0. A master weight that both formats have is one
+// tensor, which is in both lists.
 //
 //   const StateTensors from = {StateFormat::kF32, old}, to = {StateFormat::k8Bit, fresh};
 //   StateChange change;
 //   absl::Status status = ConvertState(engine, rule, weight, from, to, &change);
-//   for (const TensorId id : old) status.Update(engine->Unregister(id));
+//   for (const TensorId id : old) {
+//     const bool is_shared = std::find(fresh.begin(), fresh.end(), id) != fresh.end();
+//     if (!is_shared) status.Update(engine->Unregister(id));
+//   }
 //   // A crash before this commit leaves the old state.
 //   if (status.ok()) status = engine->Commit(user_state);
 //

@@ -104,7 +104,8 @@ class Lease:
 
     A lease is a context manager, a buffer (`memoryview(lease)`, of bytes) and a DLPack exporter. `torch.from_dlpack(lease)`
     takes the lease over: it ends with the tensor. A view of the buffer is void once the lease has ended. A lease that
-    nothing refers to any more ends as well. A lease keeps its engine alive until it ends.
+    nothing refers to any more ends as well. A lease keeps its engine alive until it ends. `id`, `tile` and `size_bytes` say
+    what it is a lease on.
     """
 
     # Each instance is of a subclass that is also a ctypes array over the lease's bytes: before Python 3.12 a class written
@@ -199,8 +200,13 @@ class Engine:
 
     `store`: a folder, or several; None: all tensors rest in pinned memory. `mode`: "create" (an existing store is an
     error), "open_or_create" or "scratch" (the store is removed when the engine ends). `device`: "host", "cuda" or "cuda:N".
-    Budgets are hard limits; None: no limit. Calls may be made from any thread. In a process that was forked from this one
-    every call raises FailedPrecondition.
+    Budgets (`store_bytes` over all folders) are hard limits; None: no limit. Sizes are bytes, as a number or as a text such
+    as "2GiB". `page_bytes`: the largest transfer, a multiple of 4 KiB; None: 1 MiB, or what the store has. `io`: "auto",
+    "uring" or "posix". `calibration`: "keep" (the devices are not measured), "if_none" or "now". `queue_depth`: the most
+    reads in flight, and the most writes, on a device that was not measured. `plan_steps`: whether steps that repeat are
+    planned. `placement`: the tier ("device", "pinned", "nvme") in which tensors of a role ("parameter", "gradient",
+    "master_weight", "moment", "activation") rest. `timeline_events`: how many of the newest events are recorded.
+    Calls may be made from any thread. In a process that was forked from this one every call raises FailedPrecondition.
     """
 
     def __init__(self, store: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None, *,

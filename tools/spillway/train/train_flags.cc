@@ -24,7 +24,7 @@ constexpr int64_t kMostSteps = 1'000'000'000'000;
 constexpr int64_t kMostTokens = int64_t{1} << 20;  // of a micro-batch
 constexpr int64_t kMostMicroBatches = int64_t{1} << 16;
 constexpr double kMostNumber = std::numeric_limits<double>::max();
-// How many of a run's newest events --trace records. Each takes 40 bytes of memory, and some 200
+// How many of a run's newest events --trace records. Each takes 40 bytes of memory, and some 130
 // bytes of the file.
 constexpr uint64_t kTraceEvents = 500'000;
 constexpr double kMostScale = std::numeric_limits<float>::max();

@@ -53,7 +53,7 @@ def from_deepspeed(config: dict[str, Any] | str | os.PathLike[str]) -> DeepSpeed
                 if word == "queue_depth":
                     settings.queue_depth = int(number)
                 else:
-                    missing.append(f"aio.{word}: the engine measures the devices and chooses itself")
+                    missing.append(f"aio.{word}: the engine chooses itself, by what was measured of the device if it was")
         elif key == "optimizer":
             _read_optimizer(value, settings)
         elif key in _TRAINERS:

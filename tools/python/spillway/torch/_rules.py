@@ -17,8 +17,9 @@ class AdamW(OffloadedOptimizer):
     """torch.optim.AdamW with its state in the engine.
 
     `store`: a folder, where a store is made or continued; a Run of spillway.torch.open; None: state rests in memory only.
-    `pinned`: bytes of memory that state may take while it streams through. `state_format`: "fp32", "bf16", "8bit" or
-    "compact" (for 16-bit parameters).
+    `pinned`: bytes of memory that state may take while it streams through, as a number or a text such as "2GiB"; None: 1 GiB
+    with a store, no limit without. `state_format`: "fp32", "bf16", "8bit" or "compact" (for 16-bit parameters). `threads`:
+    how many threads update; 0: torch.get_num_threads().
 
     `gradients="engine"`: each gradient moves to the engine as soon as backward has made it, and is gone after step().
     Accumulation, clipping and GradScaler work as usual. `update="backward"`: each parameter is updated as soon as its
