@@ -65,9 +65,12 @@ class HostStream {
     thread_.join();
   }
 
+  // Notifies without the lock: the thread would preempt this one and wait for the lock.
   void Launch(std::function<void()> work) {
-    base::MutexLock lock(&mutex_);
-    queue_.push_back(std::move(work));
+    {
+      base::MutexLock lock(&mutex_);
+      queue_.push_back(std::move(work));
+    }
     launched_.NotifyOne();
   }
 
