@@ -3,6 +3,7 @@
 #include "src/engine/mover.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,7 +24,15 @@ absl::StatusOr<std::unique_ptr<Mover>> Mover::Create(MoverParts parts, PagerOpti
                .policy = *policy,
                .frame_alignment = kFrameAlignment};
   }
-  std::unique_ptr<Mover> mover(new Mover(std::move(parts), std::move(options), budgets));
+  const uint64_t timeline_events = parts.timeline_events;
+  std::unique_ptr<Mover> mover;
+  try {
+    mover.reset(new Mover(std::move(parts), std::move(options), budgets));
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("this process may not have the memory for ", timeline_events,
+                     " events of a timeline (EngineOptions::timeline_events): record fewer"));
+  }
   SPILLWAY_RETURN_IF_ERROR(mover->transfers().Start());
   return mover;
 }

@@ -11,7 +11,11 @@ namespace spillway::engine {
 using Kind = TimelineEvent::Kind;
 
 TimelineRecorder::TimelineRecorder(uint64_t max_events, int64_t now_ns)
-    : max_events_(max_events), begin_ns_(now_ns) {}
+    : max_events_(max_events), begin_ns_(now_ns) {
+  // Reserves room for all events at once: memory is used only as events are written, and the mover
+  // never waits for events to be copied.
+  events_.reserve(max_events);
+}
 
 // --- Transfers ---
 
@@ -171,9 +175,6 @@ void TimelineRecorder::Occupied(Tier tier, uint64_t size_bytes, int64_t now_ns) 
 // --- The events ---
 
 void TimelineRecorder::Push(const TimelineEvent& event) {
-  // Reserves room for all events at once: memory is used only as events are written, and the mover
-  // never waits for events to be copied.
-  if (events_.capacity() == 0) events_.reserve(max_events_);
   if (events_.size() < max_events_) {
     events_.push_back(event);
     return;
@@ -186,9 +187,11 @@ void TimelineRecorder::Push(const TimelineEvent& event) {
 Timeline TimelineRecorder::Take(int64_t now_ns) {
   EndWork();
   EndCompute(ThisCaller(), now_ns);
-  std::rotate(events_.begin(), events_.begin() + static_cast<std::ptrdiff_t>(next_), events_.end());
   Timeline timeline;
-  timeline.events = std::exchange(events_, {});
+  timeline.events.resize(events_.size());
+  std::rotate_copy(events_.begin(), events_.begin() + static_cast<std::ptrdiff_t>(next_),
+                   events_.end(), timeline.events.begin());
+  events_.clear();
   timeline.dropped = std::exchange(dropped_, 0);
   timeline.begin_ns = std::exchange(begin_ns_, now_ns);
   timeline.end_ns = now_ns;

@@ -28,7 +28,8 @@ namespace spillway::engine {
 // identified by their threads.
 class TimelineRecorder {
  public:
-  // Keeps the newest `max_events` events. REQUIRES: `max_events` is at least 1.
+  // Keeps the newest `max_events` events. Throws std::bad_alloc if there are no addresses for them.
+  // REQUIRES: `max_events` is at least 1.
   TimelineRecorder(uint64_t max_events, int64_t now_ns);
 
   void BeginTransfer(const Action& action, int64_t now_ns);
@@ -53,7 +54,7 @@ class TimelineRecorder {
   void Work(int64_t begin_ns, int64_t end_ns);
   void Occupied(Tier tier, uint64_t size_bytes, int64_t now_ns);
 
-  // Moves the events out, including the caller's unfinished time between leases, and starts anew.
+  // Returns the events, including the caller's unfinished time between leases, and starts anew.
   // Fills events, dropped, begin_ns and end_ns.
   Timeline Take(int64_t now_ns);
 

@@ -5,6 +5,8 @@
 
 #include "spillway/timeline.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -17,6 +19,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "spillway/engine.h"
+#include "tests/exhaustive.h"
 #include "tests/temp_folder.h"
 
 namespace spillway {
@@ -173,6 +176,19 @@ TEST_F(TimelineTest, AFewEventsAreTheNewest) {
 TEST_F(TimelineTest, TooManyEventsAreRefused) {
   const auto engine = Engine::Open({.timeline_events = kUnlimited});
   EXPECT_EQ(engine.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(engine.status().message()), ::testing::HasSubstr("timeline_events"));
+}
+
+TEST_F(TimelineTest, MoreEventsThanTheProcessHasAddressesForAreRefused) {
+  if (SPILLWAY_IS_SANITIZED) GTEST_SKIP() << "a sanitizer needs more addresses than the limit";
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  const rlimit limit = {std::min<rlim_t>(rlim_t{16} << 30, before.rlim_max), before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+  const auto engine = Engine::Open(
+      {.device_bytes = kMiB, .pinned_bytes = kMiB, .timeline_events = 1'000'000'000});  // 40 GB
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_EQ(engine.status().code(), absl::StatusCode::kResourceExhausted) << engine.status();
   EXPECT_THAT(std::string(engine.status().message()), ::testing::HasSubstr("timeline_events"));
 }
 
