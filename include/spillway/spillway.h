@@ -152,25 +152,24 @@ SPW_EXPORT spw_status* spw_tile_range(spw_engine* engine, uint32_t id, uint64_t 
 
 /* --- Leases --- */
 
-/* `stream` may be NULL. */
+/* `stream` may be NULL. The lease keeps its stream alive. */
 SPW_EXPORT spw_status* spw_acquire(spw_engine* engine, uint32_t id, uint64_t tile, int32_t access,
                                    spw_stream* stream, spw_lease** lease);
-/* Leases the tile in pinned memory. The caller waits for the bytes even if there is a stream.
- * `stream` may be NULL; it is checked to be this engine's, so that the lease can be released on
- * it. */
+/* Leases the tile in pinned memory. The caller waits for the bytes even if there is a stream, on
+ * which the lease will end. `stream` may be NULL. */
 SPW_EXPORT spw_status* spw_acquire_host(spw_engine* engine, uint32_t id, uint64_t tile,
                                         int32_t access, spw_stream* stream, spw_lease** lease);
 SPW_EXPORT void* spw_lease_data(const spw_lease* lease);
 SPW_EXPORT uint64_t spw_lease_size_bytes(const spw_lease* lease);
-/* Ends the lease when the work that was launched on `stream` so far has run; at once if `stream` is
- * NULL. */
+/* Ends the lease when the work that was launched on `stream` so far has run. NULL: the stream that
+ * the lease was acquired with; if there was none, the lease ends at once. */
 SPW_EXPORT void spw_lease_release(spw_lease* lease, spw_stream* stream);
 
 struct DLManagedTensor;
 /* Returns the tile as a DLPack tensor of the tensor's dtype, shaped {rows of the tile, ...}. The
- * DLPack tensor takes over the lease: its deleter ends the lease at once, and may be called on any
- * thread. If the lease is for reading, the DLPack tensor must not be written; DLPack before 1.0
- * cannot express that. */
+ * DLPack tensor takes over the lease: its deleter ends the lease as spw_lease_release(lease, NULL)
+ * does, and may be called on any thread. If the lease is for reading, the DLPack tensor must not be
+ * written; DLPack before 1.0 cannot express that. */
 SPW_EXPORT spw_status* spw_lease_dlpack(spw_lease* lease, struct DLManagedTensor** tensor);
 
 typedef struct {
@@ -238,7 +237,7 @@ SPW_EXPORT uint64_t spw_page_bytes(spw_engine* engine);
 /* --- Streams --- */
 
 SPW_EXPORT spw_status* spw_stream_create(spw_engine* engine, spw_stream** stream);
-/* `native` is a cudaStream_t, which must outlive the handle. */
+/* `native` is a cudaStream_t, which must outlive the handle and the leases acquired with it. */
 SPW_EXPORT spw_status* spw_stream_wrap(spw_engine* engine, void* native, spw_stream** stream);
 /* Runs work(user) on the host after everything that was launched before. It must not call the
  * engine. */

@@ -97,7 +97,7 @@ uint64_t spw_lease_size_bytes(const spw_lease* lease) {
 
 void spw_lease_release(spw_lease* lease, spw_stream* stream) {
   if (lease == nullptr) return;
-  lease->lease.Release(stream != nullptr ? stream->stream.get() : nullptr);
+  lease->lease.Release(stream != nullptr ? stream->stream.get() : lease->stream.get());
   delete lease;
 }
 

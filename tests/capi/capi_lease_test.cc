@@ -60,7 +60,9 @@ TEST_F(CapiLeaseTest, OnAStreamItLastsAsLongAsTheStreamsWork) {
   spw_stream* stream = nullptr;
   SPW_ASSERT_OK(spw_stream_create(engine_, &stream));
   EXPECT_EQ(spw_stream_native(stream), nullptr);
-  for (const bool on_host : {false, true}) {
+  for (int way = 0; way < 4; ++way) {
+    const bool on_host = way % 2 == 1;
+    spw_stream* const named = way < 2 ? stream : nullptr;  // null: the one it was acquired with
     spw_lease* lease = nullptr;
     SPW_ASSERT_OK(on_host ? spw_acquire_host(engine_, id, 0, SPW_READ_WRITE, stream, &lease)
                           : spw_acquire(engine_, id, 0, SPW_READ_WRITE, stream, &lease));
@@ -73,12 +75,13 @@ TEST_F(CapiLeaseTest, OnAStreamItLastsAsLongAsTheStreamsWork) {
       for (int i = 0; i < 100; ++i) with.values[i] += 1;
     };
     SPW_ASSERT_OK(spw_stream_launch(stream, add, &shared));
-    spw_lease_release(lease, stream);
+    spw_lease_release(lease, named);
     SPW_EXPECT_ERROR(spw_evict(engine_, id, 0), SPW_FAILED_PRECONDITION, "is leased");
     shared.may_run = true;
     SPW_ASSERT_OK(spw_stream_synchronize(stream));
+    SPW_EXPECT_OK(spw_evict(engine_, id, 0));
   }
-  EXPECT_EQ(Read<float>(id, 100)[50], 2.0f);
+  EXPECT_EQ(Read<float>(id, 100)[50], 4.0f);
   spw_stream_release(stream);
 }
 

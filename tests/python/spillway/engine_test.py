@@ -19,6 +19,7 @@ import time
 import unittest
 
 import spillway
+from spillway import _library
 
 
 class EngineTest(unittest.TestCase):
@@ -254,6 +255,39 @@ class EngineTest(unittest.TestCase):
         self.engine.unregister(tensor)
         with self.assertRaisesRegex(spillway.InvalidArgument, "host"):
             self.engine.wrap_stream(1)
+
+    def launch(self, stream, work):
+        """Runs work() on the stream, on a thread of its own."""
+        function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: work())
+        self.addCleanup(lambda: function)  # refers to it until the test has ended
+        launch = _library.library.spw_stream_launch
+        launch.argtypes, launch.restype = [ctypes.c_void_p] * 3, ctypes.c_void_p
+        _library.check(launch(stream._handle.get(), ctypes.cast(function, ctypes.c_void_p), None))
+
+    @contextlib.contextmanager
+    def held(self, stream):
+        """Launches work on the stream that lasts as long as the block."""
+        may_end = threading.Event()
+        self.launch(stream, may_end.wait)
+        try:
+            yield
+        finally:
+            may_end.set()
+
+    def test_a_lease_ends_on_the_stream_that_it_was_acquired_with(self):
+        tensor = self.engine.register("w", "f32", (4, 8))
+        stream = self.engine.stream()
+        for acquire in (self.engine.acquire, self.engine.acquire_host):
+            for end in (spillway.Lease.release, spillway.Lease.__exit__, lambda lease: None):
+                lease = acquire(tensor, stream=stream)
+                with self.held(stream):
+                    end(lease)
+                    del lease
+                    gc.collect()
+                    with self.assertRaisesRegex(spillway.FailedPrecondition, "is leased"):
+                        self.engine.evict(tensor)
+                stream.synchronize()
+                self.engine.evict(tensor)
 
     def test_declared_uses_stats_and_timeline(self):
         tensor = self.engine.register("w", "f32", (4, 8), tile_rows=1, transient=True)

@@ -104,7 +104,8 @@ class Lease:
 
     A lease is a context manager, a buffer (`memoryview(lease)`, of bytes) and a DLPack exporter. `torch.from_dlpack(lease)`
     takes the lease over: it ends with the tensor. A view of the buffer is void once the lease has ended. A lease that
-    nothing refers to any more ends as well. A lease keeps its engine alive until it ends.
+    nothing refers to any more ends as well. However it ends, a lease that was acquired with a stream ends when the work
+    launched there so far has run. A lease keeps its engine and its stream alive until it ends.
     """
 
     # Each instance is of a subclass that is also a ctypes array over the lease's bytes: before Python 3.12 a class written
@@ -132,8 +133,9 @@ class Lease:
         return address
 
     def release(self, stream: Stream | None = None) -> None:
-        """Ends the lease: at once, or when the work launched on `stream` so far has run. Does nothing if it has ended, or if a
-        consumer of __dlpack__ has taken it over."""
+        """Ends the lease when the work launched on `stream` so far has run. None: the stream that the lease was acquired with;
+        if there was none, the lease ends at once. Does nothing if it has ended, or if a consumer of __dlpack__ has taken it
+        over."""
         if self._address.value is None:
             self._end()  # a capsule that no consumer has taken
             return
@@ -310,12 +312,12 @@ class Engine:
 
     def acquire(self, id: int, tile: int = 0, access: str = "read", stream: Stream | None = None) -> Lease:
         """Leases a tile on the device. Waits for its bytes and for room. If a stream is given, the stream waits for the
-        bytes instead of the caller."""
+        bytes instead of the caller, and the lease ends on it (Lease.release)."""
         return self._take(library.spw_acquire, id, tile, access, stream, on_host=False)
 
     def acquire_host(self, id: int, tile: int = 0, access: str = "read", stream: Stream | None = None) -> Lease:
-        """Leases a tile in pinned memory. The caller waits for the bytes and for room, even if a stream is given: the stream
-        is only checked to be this engine's."""
+        """Leases a tile in pinned memory. The caller waits for the bytes and for room, even if a stream is given, on which
+        the lease ends (Lease.release)."""
         return self._take(library.spw_acquire_host, id, tile, access, stream, on_host=True)
 
     def _take(self, acquire: Any, id: int, tile: int, access: str, stream: Stream | None, on_host: bool) -> Lease:
@@ -369,7 +371,8 @@ class Engine:
         return Stream(address)
 
     def wrap_stream(self, native: int) -> Stream:
-        """Wraps a cudaStream_t that the caller made on the engine's device. It must outlive the returned Stream."""
+        """Wraps a cudaStream_t that the caller made on the engine's device. It must outlive the returned Stream and
+        the leases acquired with it."""
         address = Address(library.spw_stream_release)
         check(library.spw_stream_wrap(self._live(), native, ctypes.byref(address)))
         return Stream(address)
