@@ -117,7 +117,13 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
   absl::StatusOr<StreamHandle> WrapStream(void* native) override {
-    return Add(CudaStream::Wrap(&health_, index_, static_cast<cudaStream_t>(native)));
+    auto* const stream = static_cast<cudaStream_t>(native);
+    if (stream == cudaStreamPerThread) {
+      return absl::InvalidArgumentError(
+          "cudaStreamPerThread is a different stream in each thread: wrap one that "
+          "cudaStreamCreate made, or the legacy default stream");
+    }
+    return Add(CudaStream::Wrap(&health_, index_, stream));
   }
 
   void DestroyStream(StreamHandle stream) override {

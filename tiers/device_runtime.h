@@ -67,7 +67,8 @@ class DeviceRuntime {
 
   virtual absl::StatusOr<StreamHandle> CreateStream() = 0;
   // Makes a handle for a stream that the caller owns (cudaStream_t), which must outlive the handle.
-  // InvalidArgument if the device supports only streams that CreateStream made.
+  // InvalidArgument if the device supports only streams that CreateStream made, and for
+  // cudaStreamPerThread, which is a different stream in each thread.
   virtual absl::StatusOr<StreamHandle> WrapStream(void* native) = 0;
   // Waits for the stream's notifications and closures, and for all of its work unless the caller
   // owns the stream.

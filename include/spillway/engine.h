@@ -308,7 +308,7 @@ class SPILLWAY_EXPORT Engine {
   virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStream() = 0;
   // Wraps a stream that the caller made on the engine's device. `native` is a cudaStream_t, which
   // must outlive the returned Stream. InvalidArgument on the host device, which has no such
-  // streams.
+  // streams, and for cudaStreamPerThread, which is a different stream in each thread.
   virtual absl::StatusOr<std::unique_ptr<Stream>> WrapStream(void* /*native*/) {
     return absl::UnimplementedError("this engine wraps no streams");
   }

@@ -194,6 +194,8 @@ class CudaTest(TorchTest):
                 self.assertEqual(values.sum().item(), 499_500.0)
             with engine.acquire_host(id) as lease:
                 self.assertFalse(hasattr(lease, "__cuda_array_interface__"))
+            with self.assertRaisesRegex(spillway.InvalidArgument, "cudaStreamPerThread"):
+                engine.wrap_stream(2)
 
     def test_a_tensor_of_dlpack_holds_its_bytes_until_its_stream_has_used_them(self):
         with spillway.Engine(device="cuda", device_bytes="4MiB", pinned_bytes="4MiB") as engine:
