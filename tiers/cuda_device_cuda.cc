@@ -82,12 +82,15 @@ cudaError_t PushPrimaryContext(int index) {
 DeviceScope::DeviceScope(int index) {
   int current = 0;
   status_ = cudaGetDevice(&current);
-  if (status_ != cudaSuccess || current == index) return;
-  status_ = PushPrimaryContext(index);
-  is_pushed_ = status_ == cudaSuccess;
+  if (status_ == cudaSuccess && current != index) {
+    status_ = PushPrimaryContext(index);
+    is_pushed_ = status_ == cudaSuccess;
+  }
+  if (status_ == cudaSuccess) status_ = cudaThreadExchangeStreamCaptureMode(&capture_mode_);
 }
 
 DeviceScope::~DeviceScope() {
+  if (status_ == cudaSuccess) (void)cudaThreadExchangeStreamCaptureMode(&capture_mode_);
   CUcontext context = nullptr;
   if (is_pushed_) (void)TheDriver().pop(&context);
 }

@@ -21,6 +21,10 @@ namespace spillway::tiers {
 // device's primary context on the thread's stack of contexts, and pops it. cudaSetDevice would not
 // do: since CUDA 12 it creates the context of its device (some 500 MiB of GPU memory), so to go
 // back to device 0 on a thread that has never set a device would create one on GPU 0.
+//
+// Meanwhile a graph that another thread captures does not forbid this thread calls such as
+// cudaEventSynchronize, as it does by default (cudaStreamCaptureModeGlobal). Such a graph is none
+// of the engine's: the engine refuses streams that are captured.
 class DeviceScope {
  public:
   explicit DeviceScope(int index);
@@ -32,6 +36,7 @@ class DeviceScope {
  private:
   cudaError_t status_ = cudaSuccess;
   bool is_pushed_ = false;
+  cudaStreamCaptureMode capture_mode_ = cudaStreamCaptureModeRelaxed;  // then the thread's own
 };
 
 // Records whether one device is lost. Thread-safe.

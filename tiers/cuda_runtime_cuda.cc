@@ -161,8 +161,6 @@ class CudaRuntime final : public DeviceRuntime {
         from += part;
         left -= part;
       }
-      // The caller treats a failed copy as over, so none of its parts may still be in flight.
-      if (error != cudaSuccess) (void)cudaStreamSynchronize(target->get());
       return error;
     });
   }
@@ -194,6 +192,7 @@ class CudaRuntime final : public DeviceRuntime {
   absl::Status Wait(StreamHandle stream, EventHandle event) override {
     const std::shared_ptr<CudaStream> target = Find(stream);
     const std::shared_ptr<CudaEvent> mark = Find(event);
+    SPILLWAY_RETURN_IF_ERROR(target->CheckNotCaptured());
     return Call("making a stream wait",
                 [&] { return cudaStreamWaitEvent(target->get(), mark->get(), 0); });
   }

@@ -82,7 +82,20 @@ CudaStream::~CudaStream() {
   for (Closure* left : closures_) delete left;
 }
 
+absl::Status CudaStream::CheckNotCaptured() const {
+  const DeviceScope scope(device_);
+  auto capture = cudaStreamCaptureStatusNone;
+  const cudaError_t error =
+      scope.status() != cudaSuccess ? scope.status() : cudaStreamIsCapturing(stream_, &capture);
+  SPILLWAY_RETURN_IF_ERROR(health_->Judge(error, "asking whether a stream is captured"));
+  if (capture == cudaStreamCaptureStatusNone) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "the stream is being captured into a CUDA graph: take and end leases on it, and wait for it, "
+      "before the capture or after it");
+}
+
 absl::Status CudaStream::Notify(Notification notification) {
+  SPILLWAY_RETURN_IF_ERROR(CheckNotCaptured());
   SPILLWAY_ASSIGN_OR_RETURN(std::shared_ptr<CudaEvent> event, CudaEvent::Make(*health_, device_));
   const DeviceScope scope(device_);
   base::MutexLock lock(&mutex_);  // keeps waiting_ in the order of the stream
@@ -117,10 +130,13 @@ void CudaStream::Run() {
 }
 
 absl::Status CudaStream::Synchronize() {
-  const DeviceScope scope(device_);
-  const cudaError_t error =
-      scope.status() != cudaSuccess ? scope.status() : cudaStreamSynchronize(stream_);
-  const absl::Status status = health_->Judge(error, "waiting for a stream");
+  absl::Status status = CheckNotCaptured();
+  if (status.ok()) {
+    const DeviceScope scope(device_);
+    const cudaError_t error =
+        scope.status() != cudaSuccess ? scope.status() : cudaStreamSynchronize(stream_);
+    status = health_->Judge(error, "waiting for a stream");
+  }
   base::MutexLock lock(&mutex_);
   for (const uint64_t asked = num_asked_; num_told_ < asked;) told_.Wait(&mutex_);
   return status;

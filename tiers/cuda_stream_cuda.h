@@ -55,6 +55,9 @@ class CudaStream {
 
   cudaStream_t get() const { return stream_; }
 
+  // FailedPrecondition if the stream is being captured into a graph: what is launched does not run,
+  // and a wait would end the capture with an error.
+  absl::Status CheckNotCaptured() const;
   absl::Status Launch(std::function<void()> work);
   absl::Status Notify(Notification notification);
   // Waits for all work and notifications that were enqueued before the call.

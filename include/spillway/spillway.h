@@ -246,7 +246,8 @@ SPW_EXPORT uint64_t spw_page_bytes(spw_engine* engine);
 
 SPW_EXPORT spw_status* spw_stream_create(spw_engine* engine, spw_stream** stream);
 /* `native` is a cudaStream_t, which must outlive the handle, and the leases and DLPack tensors
- * that end on it. SPW_INVALID_ARGUMENT for cudaStreamPerThread. */
+ * that end on it. SPW_INVALID_ARGUMENT for cudaStreamPerThread. No lease may be acquired or end on
+ * it while it is captured into a CUDA graph. */
 SPW_EXPORT spw_status* spw_stream_wrap(spw_engine* engine, void* native, spw_stream** stream);
 /* Runs work(user) on the host after everything that was launched before. It must not call the
  * engine. */

@@ -401,7 +401,7 @@ class Engine:
     def wrap_stream(self, native: int) -> Stream:
         """Wraps a cudaStream_t that the caller made on the engine's device. It must outlive the returned Stream and
         the leases acquired with it. Raises InvalidArgument for cudaStreamPerThread (2), which differs from thread to
-        thread."""
+        thread. No lease may be acquired or end on it while it is captured into a CUDA graph."""
         address = Address(library.spw_stream_release)
         check(library.spw_stream_wrap(self._live(), native, ctypes.byref(address)))
         return Stream(address)
