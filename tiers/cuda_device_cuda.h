@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The state of a device around calls to CUDA. DeviceScope makes the device current for the duration
-// of a call. Calls come from any thread, so it restores the caller's device afterwards.
+// of a call. Calls come from any thread, so the caller's device is current again afterwards.
 // DeviceHealth records the first error that means a lost device, and returns it from then on.
 
 #ifndef SPILLWAY_TIERS_CUDA_DEVICE_CUDA_H_
@@ -17,24 +17,26 @@
 
 namespace spillway::tiers {
 
-// Makes a device current for the calling thread, and restores the previous one on destruction.
+// Makes a device current for the calling thread, and the previous one on destruction. It pushes the
+// device's primary context on the thread's stack of contexts, and pops it. cudaSetDevice would not
+// do: since CUDA 12 it creates the context of its device (some 500 MiB of GPU memory), so to go
+// back to device 0 on a thread that has never set a device would create one on GPU 0.
+//
+// Meanwhile a graph that another thread captures does not forbid this thread calls such as
+// cudaEventSynchronize, as it does by default (cudaStreamCaptureModeGlobal). Such a graph is none
+// of the engine's: the engine refuses streams that are captured.
 class DeviceScope {
  public:
-  explicit DeviceScope(int index) : index_(index) {
-    status_ = cudaGetDevice(&before_);
-    if (status_ == cudaSuccess && before_ != index_) status_ = cudaSetDevice(index_);
-  }
-  ~DeviceScope() {
-    if (status_ == cudaSuccess && before_ != index_) (void)cudaSetDevice(before_);
-  }
+  explicit DeviceScope(int index);
+  ~DeviceScope();
   DeviceScope(const DeviceScope&) = delete;
   DeviceScope& operator=(const DeviceScope&) = delete;
   cudaError_t status() const { return status_; }
 
  private:
-  const int index_;
-  int before_ = 0;
   cudaError_t status_ = cudaSuccess;
+  bool is_pushed_ = false;
+  cudaStreamCaptureMode capture_mode_ = cudaStreamCaptureModeRelaxed;  // then the thread's own
 };
 
 // Records whether one device is lost. Thread-safe.

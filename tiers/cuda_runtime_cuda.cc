@@ -117,7 +117,13 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
   absl::StatusOr<StreamHandle> WrapStream(void* native) override {
-    return Add(CudaStream::Wrap(&health_, index_, static_cast<cudaStream_t>(native)));
+    auto* const stream = static_cast<cudaStream_t>(native);
+    if (stream == cudaStreamPerThread) {
+      return absl::InvalidArgumentError(
+          "cudaStreamPerThread is a different stream in each thread: wrap one that "
+          "cudaStreamCreate made, or the legacy default stream");
+    }
+    return Add(CudaStream::Wrap(&health_, index_, stream));
   }
 
   void DestroyStream(StreamHandle stream) override {
@@ -155,8 +161,6 @@ class CudaRuntime final : public DeviceRuntime {
         from += part;
         left -= part;
       }
-      // The caller treats a failed copy as over, so none of its parts may still be in flight.
-      if (error != cudaSuccess) (void)cudaStreamSynchronize(target->get());
       return error;
     });
   }
@@ -188,6 +192,7 @@ class CudaRuntime final : public DeviceRuntime {
   absl::Status Wait(StreamHandle stream, EventHandle event) override {
     const std::shared_ptr<CudaStream> target = Find(stream);
     const std::shared_ptr<CudaEvent> mark = Find(event);
+    SPILLWAY_RETURN_IF_ERROR(target->CheckNotCaptured());
     return Call("making a stream wait",
                 [&] { return cudaStreamWaitEvent(target->get(), mark->get(), 0); });
   }

@@ -4,7 +4,6 @@
 
 #include "tiers/cuda_stream_cuda.h"
 
-#include <algorithm>
 #include <system_error>
 #include <utility>
 
@@ -77,12 +76,26 @@ CudaStream::~CudaStream() {
   if (is_own_ || HasClosures())
     (void)health_->Judge(cudaStreamSynchronize(stream_), "ending a stream");
   if (is_own_) (void)health_->Judge(cudaStreamDestroy(stream_), "ending a stream");
-  // CUDA does not call closures on a lost device, so these are left. On any other device each
-  // closure has run by now.
-  for (Closure* left : closures_) delete left;
+  // On a lost device CUDA may still be running a closure, and may not have called others. Those are
+  // never deleted, because CUDA has their addresses. On any other device each closure has run by
+  // now.
+  CloseClosures();
+}
+
+absl::Status CudaStream::CheckNotCaptured() const {
+  const DeviceScope scope(device_);
+  auto capture = cudaStreamCaptureStatusNone;
+  const cudaError_t error =
+      scope.status() != cudaSuccess ? scope.status() : cudaStreamIsCapturing(stream_, &capture);
+  SPILLWAY_RETURN_IF_ERROR(health_->Judge(error, "asking whether a stream is captured"));
+  if (capture == cudaStreamCaptureStatusNone) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "the stream is being captured into a CUDA graph: take and end leases on it, and wait for it, "
+      "before the capture or after it");
 }
 
 absl::Status CudaStream::Notify(Notification notification) {
+  SPILLWAY_RETURN_IF_ERROR(CheckNotCaptured());
   SPILLWAY_ASSIGN_OR_RETURN(std::shared_ptr<CudaEvent> event, CudaEvent::Make(*health_, device_));
   const DeviceScope scope(device_);
   base::MutexLock lock(&mutex_);  // keeps waiting_ in the order of the stream
@@ -117,45 +130,62 @@ void CudaStream::Run() {
 }
 
 absl::Status CudaStream::Synchronize() {
-  const DeviceScope scope(device_);
-  const cudaError_t error =
-      scope.status() != cudaSuccess ? scope.status() : cudaStreamSynchronize(stream_);
-  const absl::Status status = health_->Judge(error, "waiting for a stream");
+  absl::Status status = CheckNotCaptured();
+  if (status.ok()) {
+    const DeviceScope scope(device_);
+    const cudaError_t error =
+        scope.status() != cudaSuccess ? scope.status() : cudaStreamSynchronize(stream_);
+    status = health_->Judge(error, "waiting for a stream");
+  }
   base::MutexLock lock(&mutex_);
   for (const uint64_t asked = num_asked_; num_told_ < asked;) told_.Wait(&mutex_);
   return status;
 }
 
 absl::Status CudaStream::Launch(std::function<void()> work) {
-  auto* closure = new Closure{this, std::move(work)};
+  auto closure = std::make_unique<Closure>(closures_, std::move(work));
   {
-    base::MutexLock lock(&closures_mutex_);
-    closures_.push_back(closure);
+    base::MutexLock lock(&closures_->mutex);
+    ++closures_->num_launched;
   }
   const DeviceScope scope(device_);
   cudaError_t error = scope.status();
-  if (error == cudaSuccess) error = cudaLaunchHostFunc(stream_, &CudaStream::RunClosure, closure);
-  if (error != cudaSuccess) Forget(closure);
+  if (error == cudaSuccess)
+    error = cudaLaunchHostFunc(stream_, &CudaStream::RunClosure, closure.get());
+  if (error == cudaSuccess) {
+    (void)closure.release();  // RunClosure deletes it
+  } else {
+    base::MutexLock lock(&closures_->mutex);
+    --closures_->num_launched;
+  }
   return health_->Judge(error, "launching a closure");
 }
 
 void CUDART_CB CudaStream::RunClosure(void* argument) {
-  auto* closure = static_cast<Closure*>(argument);
+  const std::unique_ptr<Closure> closure(static_cast<Closure*>(argument));
+  Closures& all = *closure->closures;
+  {
+    base::MutexLock lock(&all.mutex);
+    if (all.is_closed) return;
+    ++all.num_running;
+  }
   closure->work();
-  closure->stream->Forget(closure);
+  closure->work = nullptr;  // what it refers to need not outlive the stream
+  base::MutexLock lock(&all.mutex);
+  --all.num_running;
+  --all.num_launched;
+  all.ended.NotifyAll();
 }
 
 bool CudaStream::HasClosures() {
-  base::MutexLock lock(&closures_mutex_);
-  return !closures_.empty();
+  base::MutexLock lock(&closures_->mutex);
+  return closures_->num_launched > 0;
 }
 
-void CudaStream::Forget(Closure* closure) {
-  {
-    base::MutexLock lock(&closures_mutex_);
-    closures_.erase(std::find(closures_.begin(), closures_.end(), closure));
-  }
-  delete closure;
+void CudaStream::CloseClosures() {
+  base::MutexLock lock(&closures_->mutex);
+  closures_->is_closed = true;
+  while (closures_->num_running > 0) closures_->ended.Wait(&closures_->mutex);
 }
 
 }  // namespace spillway::tiers

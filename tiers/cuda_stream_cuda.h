@@ -55,14 +55,26 @@ class CudaStream {
 
   cudaStream_t get() const { return stream_; }
 
+  // FailedPrecondition if the stream is being captured into a graph: what is launched does not run,
+  // and a wait would end the capture with an error.
+  absl::Status CheckNotCaptured() const;
   absl::Status Launch(std::function<void()> work);
   absl::Status Notify(Notification notification);
   // Waits for all work and notifications that were enqueued before the call.
   absl::Status Synchronize();
 
  private:
+  // Counts the closures of a stream. They share it, because CUDA may call one late on a lost
+  // device, when the stream is gone.
+  struct Closures {
+    base::Mutex mutex;  // never held during a call to CUDA: CUDA's threads take it
+    base::CondVar ended;
+    uint64_t num_launched ABSL_GUARDED_BY(mutex) = 0;  // launched, not ended
+    uint64_t num_running ABSL_GUARDED_BY(mutex) = 0;
+    bool is_closed ABSL_GUARDED_BY(mutex) = false;  // no other closure may begin
+  };
   struct Closure {
-    CudaStream* stream;
+    std::shared_ptr<Closures> closures;
     std::function<void()> work;
   };
   struct Waiting {
@@ -74,8 +86,9 @@ class CudaStream {
 
   absl::Status Start();
   static void CUDART_CB RunClosure(void* argument);
-  void Forget(Closure* closure);
   bool HasClosures();
+  // Waits for the closure that is running, and lets no other begin.
+  void CloseClosures();
   // Waits for the next notification to deliver. Returns false if the stream is being destroyed and
   // none is left.
   bool Next(Waiting* next);
@@ -94,8 +107,7 @@ class CudaStream {
   uint64_t num_told_ ABSL_GUARDED_BY(mutex_) = 0;   // notifications delivered
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
-  base::Mutex closures_mutex_;  // never held during a call to CUDA: CUDA's threads take it
-  std::deque<Closure*> closures_ ABSL_GUARDED_BY(closures_mutex_);  // launched, not ended
+  const std::shared_ptr<Closures> closures_ = std::make_shared<Closures>();
 
   std::thread thread_;
 };

@@ -67,7 +67,8 @@ class DeviceRuntime {
 
   virtual absl::StatusOr<StreamHandle> CreateStream() = 0;
   // Makes a handle for a stream that the caller owns (cudaStream_t), which must outlive the handle.
-  // InvalidArgument if the device supports only streams that CreateStream made.
+  // InvalidArgument if the device supports only streams that CreateStream made, and for
+  // cudaStreamPerThread, which is a different stream in each thread.
   virtual absl::StatusOr<StreamHandle> WrapStream(void* native) = 0;
   // Waits for the stream's notifications and closures, and for all of its work unless the caller
   // owns the stream.
@@ -77,21 +78,24 @@ class DeviceRuntime {
   // closures one at a time. On a lost device the closure does not run.
   virtual absl::Status Launch(StreamHandle stream, std::function<void()> work) = 0;
   // Calls `notification`, on a thread of the runtime, when the work launched on the stream so far
-  // has ended. If Notify returned ok, calls it exactly once, with ok or with the device's error.
-  // Work launched later need not wait for the call, so that a GPU can continue meanwhile. The
-  // notification must not call the runtime.
+  // has ended. If Notify returned ok, calls it exactly once: with ok, or with the error of the
+  // wait, after which the work may still be running. Work launched later need not wait for the
+  // call, so that a GPU can continue meanwhile. The notification must not call the runtime.
+  // FailedPrecondition: the stream is being captured into a CUDA graph.
   virtual absl::Status Notify(StreamHandle stream, Notification notification) = 0;
-  // REQUIRES: the memory on the host's side is registered.
+  // REQUIRES: the memory on the host's side is registered. After an error, parts of the copy may be
+  // in flight.
   virtual absl::Status CopyAsync(StreamHandle stream, CopyDirection direction, void* destination,
                                  const void* source, uint64_t size_bytes) = 0;
-  // Returns once the work launched so far has ended and its notifications have been called.
+  // Returns once the work launched so far has ended and its notifications have been called. After
+  // an error, the work may still be running. FailedPrecondition as for Notify.
   virtual absl::Status Synchronize(StreamHandle stream) = 0;
   virtual void* native_handle(StreamHandle stream) = 0;
 
   virtual absl::StatusOr<EventHandle> CreateEvent() = 0;
   virtual void DestroyEvent(EventHandle event) = 0;
   virtual absl::Status Record(EventHandle event, StreamHandle stream) = 0;
-  virtual absl::Status Wait(StreamHandle stream, EventHandle event) = 0;
+  virtual absl::Status Wait(StreamHandle stream, EventHandle event) = 0;  // as Notify if captured
   virtual absl::StatusOr<bool> Query(EventHandle event) = 0;
   virtual absl::Status Synchronize(EventHandle event) = 0;
 };

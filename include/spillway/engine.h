@@ -21,7 +21,8 @@
 //                          or no driver
 //   Unimplemented          from Open: the device is not in this build, or io_uring does not work
 //   AlreadyExists          the name is taken
-//   Aborted                the GPU is lost; only a new process can go on, from the last commit
+//   Aborted                the GPU is lost, or a wait for it has failed; only a new process can
+//                          go on, from the last commit
 //   FailedPrecondition     a call out of order, such as a commit with leases held; a file may not
 //                          be accessed (EACCES, EPERM, EROFS)
 //   ResourceExhausted      a budget is too small: the message names the tensor, the tier, what was
@@ -318,7 +319,9 @@ class SPILLWAY_EXPORT Engine {
   virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStream() = 0;
   // Wraps a stream that the caller made on the engine's device. `native` is a cudaStream_t, which
   // must outlive the returned Stream. InvalidArgument on the host device, which has no such
-  // streams.
+  // streams, and for cudaStreamPerThread, which is a different stream in each thread.
+  // No lease may be acquired or end on the stream while it is captured into a CUDA graph: the
+  // engine could not learn when the lease's work has ended, and Commit would fail with Aborted.
   virtual absl::StatusOr<std::unique_ptr<Stream>> WrapStream(void* /*native*/) {
     return absl::UnimplementedError("this engine wraps no streams");
   }

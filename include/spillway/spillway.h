@@ -152,26 +152,33 @@ SPW_EXPORT spw_status* spw_tile_range(spw_engine* engine, uint32_t id, uint64_t 
 
 /* --- Leases --- */
 
-/* `stream` may be NULL. */
+/* `stream` may be NULL. The lease keeps its stream alive. */
 SPW_EXPORT spw_status* spw_acquire(spw_engine* engine, uint32_t id, uint64_t tile, int32_t access,
                                    spw_stream* stream, spw_lease** lease);
-/* Leases the tile in pinned memory. The caller waits for the bytes even if there is a stream.
- * `stream` may be NULL; it is checked to be this engine's, so that the lease can be released on
- * it. */
+/* Leases the tile in pinned memory. The caller waits for the bytes even if there is a stream, on
+ * which the lease will end. `stream` may be NULL. */
 SPW_EXPORT spw_status* spw_acquire_host(spw_engine* engine, uint32_t id, uint64_t tile,
                                         int32_t access, spw_stream* stream, spw_lease** lease);
 SPW_EXPORT void* spw_lease_data(const spw_lease* lease);
 SPW_EXPORT uint64_t spw_lease_size_bytes(const spw_lease* lease);
-/* Ends the lease when the work that was launched on `stream` so far has run; at once if `stream` is
- * NULL. */
+/* Ends the lease when the work that was launched on `stream` so far has run. NULL: the stream that
+ * the lease was acquired with; if there was none, the lease ends at once. */
 SPW_EXPORT void spw_lease_release(spw_lease* lease, spw_stream* stream);
 
 struct DLManagedTensor;
-/* Returns the tile as a DLPack tensor of the tensor's dtype, shaped {rows of the tile, ...}. The
- * DLPack tensor takes over the lease: its deleter ends the lease at once, and may be called on any
- * thread. If the lease is for reading, the DLPack tensor must not be written; DLPack before 1.0
- * cannot express that. */
+/* Returns the tile as a DLPack tensor of the tensor's dtype, shaped {rows of the tile, ...}. If the
+ * lease was acquired with a stream, waits until all work launched there so far has run, so that the
+ * bytes are there and can be read on any stream. The DLPack tensor takes over the lease, unless the
+ * call fails: its deleter ends the lease as spw_lease_release(lease, NULL) does, and may be called
+ * on any thread. If the lease is for reading, the DLPack tensor must not be written; DLPack before
+ * 1.0 cannot express that. */
 SPW_EXPORT spw_status* spw_lease_dlpack(spw_lease* lease, struct DLManagedTensor** tensor);
+/* Like spw_lease_dlpack, for a consumer that uses the bytes on `stream`: the deleter ends the lease
+ * when the work that was launched on `stream` so far has run, and the call does not wait if the
+ * lease was acquired with `stream`. The DLPack tensor keeps `stream` alive. NULL: as
+ * spw_lease_dlpack. */
+SPW_EXPORT spw_status* spw_lease_dlpack_on(spw_lease* lease, spw_stream* stream,
+                                           struct DLManagedTensor** tensor);
 
 typedef struct {
   uint32_t id;
@@ -240,7 +247,9 @@ SPW_EXPORT uint64_t spw_page_bytes(spw_engine* engine);
 /* --- Streams --- */
 
 SPW_EXPORT spw_status* spw_stream_create(spw_engine* engine, spw_stream** stream);
-/* `native` is a cudaStream_t, which must outlive the handle. */
+/* `native` is a cudaStream_t, which must outlive the handle, and the leases and DLPack tensors
+ * that end on it. SPW_INVALID_ARGUMENT for cudaStreamPerThread. No lease may be acquired or end on
+ * it while it is captured into a CUDA graph. */
 SPW_EXPORT spw_status* spw_stream_wrap(spw_engine* engine, void* native, spw_stream** stream);
 /* Runs work(user) on the host after everything that was launched before. It must not call the
  * engine. */

@@ -35,7 +35,7 @@ struct spw_stream {
 
 struct spw_lease {
   std::shared_ptr<spillway::Engine> engine;  // destroyed after the lease and the stream
-  std::shared_ptr<spillway::Stream> stream;  // of the lease; destroyed after it; null: none
+  std::shared_ptr<spillway::Stream> stream;  // on which it ends; destroyed after it; null: none
   spillway::Lease lease;
   spillway::TileRef tile;
   spillway::Tier tier = spillway::Tier::kDevice;

@@ -14,13 +14,17 @@
 namespace spillway::capi {
 namespace {
 
+absl::Status CheckStream(const spw_stream* stream, const std::shared_ptr<Engine>& engine) {
+  if (stream == nullptr || stream->engine == engine) return absl::OkStatus();
+  return absl::InvalidArgumentError("the stream is another engine's");
+}
+
 absl::Status Take(spw_engine* engine, TileRef tile, Tier tier, int32_t access, spw_stream* stream,
                   spw_lease** out) {
   SPILLWAY_RETURN_IF_ERROR(CheckNotNull(out, "lease"));
   auto how = Access::kRead;
   SPILLWAY_RETURN_IF_ERROR(ToEnum(access, Access::kDiscard, "access", &how));
-  if (stream != nullptr && stream->engine != engine->engine)
-    return absl::InvalidArgumentError("the stream is another engine's");
+  SPILLWAY_RETURN_IF_ERROR(CheckStream(stream, engine->engine));
   auto handle = std::make_unique<spw_lease>();
   handle->engine = engine->engine;
   handle->tile = tile;
@@ -97,14 +101,22 @@ uint64_t spw_lease_size_bytes(const spw_lease* lease) {
 
 void spw_lease_release(spw_lease* lease, spw_stream* stream) {
   if (lease == nullptr) return;
-  lease->lease.Release(stream != nullptr ? stream->stream.get() : nullptr);
+  lease->lease.Release(stream != nullptr ? stream->stream.get() : lease->stream.get());
   delete lease;
 }
 
 spw_status* spw_lease_dlpack(spw_lease* lease, DLManagedTensor** tensor) {
+  return spw_lease_dlpack_on(lease, nullptr, tensor);
+}
+
+spw_status* spw_lease_dlpack_on(spw_lease* lease, spw_stream* stream, DLManagedTensor** tensor) {
   return Run([&]() -> absl::Status {
     SPILLWAY_RETURN_IF_ERROR(CheckNotNull(lease, "lease"));
     SPILLWAY_RETURN_IF_ERROR(CheckNotNull(tensor, "tensor"));
+    SPILLWAY_RETURN_IF_ERROR(CheckStream(stream, lease->engine));
+    const bool is_same_stream = stream != nullptr && stream->stream == lease->stream;
+    if (lease->stream != nullptr && !is_same_stream)
+      SPILLWAY_RETURN_IF_ERROR(lease->stream->Synchronize());
     const TensorSpec& spec = lease->engine->Spec(lease->tile.tensor);
     auto managed = std::make_unique<Managed>();
     managed->shape = ShapeOf(spec, lease->tile.tile);
@@ -122,6 +134,7 @@ spw_status* spw_lease_dlpack(spw_lease* lease, DLManagedTensor** tensor) {
       spw_lease_release(owned->lease.release(), nullptr);
     };
     managed->lease.reset(lease);
+    if (stream != nullptr) lease->stream = stream->stream;  // on which the lease will end
     *tensor = &managed.release()->tensor;
     return absl::OkStatus();
   });

@@ -83,7 +83,10 @@ absl::StatusOr<Lease> LeasingEngine::TakeUnchecked(TileIndex index, TileRef tile
     tiers::DeviceRuntime& runtime = transfers().runtime();
     const absl::Status status = runtime.Wait(*handle, granted.arrival);
     runtime.DestroyEvent(granted.arrival);
-    SPILLWAY_RETURN_IF_ERROR(status);
+    if (!status.ok()) {
+      lease.Release(nullptr);  // nothing was launched with it
+      return status;
+    }
   }
   return lease;
 }
@@ -91,9 +94,11 @@ absl::StatusOr<Lease> LeasingEngine::TakeUnchecked(TileIndex index, TileRef tile
 void LeasingEngine::EndLease(const Lease& lease) {
   if (process_.is_forked()) return;
   const auto handle = EngineStream::HandleOf(lease.stream_, transfers().runtime());
-  // This engine cannot track another engine's stream, so it waits for the stream here. There is no
-  // caller to report an error to.
-  if (!handle.ok()) (void)lease.stream_->Synchronize();
+  // This engine cannot track another engine's stream, so it waits for the stream here.
+  if (!handle.ok()) {
+    const absl::Status status = lease.stream_->Synchronize();
+    if (!status.ok()) transfers().NoteFailedWait(status);
+  }
   mover_->EndLease(IndexOf(lease), lease.tier_, lease.access_, handle.ok() ? *handle : nullptr);
 }
 

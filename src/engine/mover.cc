@@ -118,20 +118,17 @@ void Mover::EndLease(TileIndex tile, Tier tier, Access access, const tiers::Stre
       // A caller on the same stream need not wait until the lease has drained.
       if (pager_.IsAwaited(tile)) Dispatch(Wake::kAtExit);
     }
-    // Runs even if the device is lost: the next transfer of the bytes reports the loss.
-    auto drained = [this, tile, tier, access](const absl::Status&) {
+    // Runs even if the wait for the work failed: Commit reports that.
+    auto drained = [this, tile, tier, access](const absl::Status& ended) {
+      if (!ended.ok()) transfers().NoteFailedWait(ended);
       const Entry entry(this);
       --drains_;
       quiet_.NotifyAll();
       pager_.LetIn(End(tile, tier, access, /*drained=*/true));
     };
-    tiers::DeviceRuntime& runtime = transfers().runtime();
-    const absl::Status status = runtime.Notify(*stream, drained);
-    if (status.ok()) return;
-    // Without an event, waiting for the stream is the only way to learn that its work has ended. If
-    // the device is lost, none is running.
-    (void)runtime.Synchronize(*stream);
-    drained(status);
+    if (transfers().runtime().Notify(*stream, drained).ok()) return;
+    transfers().WaitFor(*stream);
+    drained(absl::OkStatus());
     return;
   }
   const Entry entry(this);

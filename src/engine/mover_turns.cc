@@ -72,10 +72,10 @@ absl::Status Mover::Commit(const std::function<absl::Status(io::Store*)>& write)
 }
 
 absl::Status Mover::Flush() {
-  SPILLWAY_RETURN_IF_ERROR(transfers().runtime().Check());
+  SPILLWAY_RETURN_IF_ERROR(transfers().CheckDevice());
   SPILLWAY_RETURN_IF_ERROR(WaitForStreams("Commit"));
   // The kernels that ended meanwhile may have failed, and bytes in pinned memory are not copied.
-  SPILLWAY_RETURN_IF_ERROR(transfers().runtime().Check());
+  SPILLWAY_RETURN_IF_ERROR(transfers().CheckDevice());
   SPILLWAY_RETURN_IF_ERROR(CheckIdle("Commit"));
   SPILLWAY_RETURN_IF_ERROR(pager_.TakeWriteError());
   CallerWaits::Request request(&waits_);

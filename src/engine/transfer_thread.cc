@@ -127,6 +127,25 @@ absl::Status TransferThread::PrepareFrame(uint64_t offset, uint64_t size_bytes) 
   return status;
 }
 
+void TransferThread::WaitFor(tiers::StreamHandle stream) {
+  const absl::Status status = runtime().Synchronize(stream);
+  if (!status.ok()) NoteFailedWait(status);
+}
+
+void TransferThread::NoteFailedWait(const absl::Status& status) {
+  MutexLock lock(&mu_);
+  if (!failed_wait_.ok()) return;
+  failed_wait_ = absl::AbortedError(absl::StrCat(
+      "a wait for the GPU failed, and its work may still be running: ", status.message(),
+      "; start the process again: the last commit is intact, and what came after it is gone"));
+}
+
+absl::Status TransferThread::CheckDevice() {
+  SPILLWAY_RETURN_IF_ERROR(runtime().Check());
+  MutexLock lock(&mu_);
+  return failed_wait_;
+}
+
 LinkUse TransferThread::link_use() {
   MutexLock lock(&mu_);
   LinkUse use = link_use_;
@@ -323,14 +342,15 @@ absl::Status TransferThread::Copy(const Action& action, uint64_t size_bytes) {
   if (status.ok()) {
     status = runtime().Notify(
         stream, [this, end, tile = action.tile, size_bytes](const absl::Status& copied) {
+          if (!copied.ok()) NoteFailedWait(copied);
           end(copied.ok() ? size_bytes : 0);
           const Ended ended{tile, copied};
           listener_.OnEnded({&ended, 1});
         });
-    // The copy runs, and nobody would learn of its end.
-    if (!status.ok()) (void)runtime().Synchronize(stream);
   }
-  if (!status.ok()) end(0);
+  if (status.ok()) return status;
+  WaitFor(stream);  // parts of the copy may be in flight, and nobody would learn of their end
+  end(0);
   return status;
 }
 

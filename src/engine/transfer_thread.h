@@ -120,6 +120,13 @@ class TransferThread {
   // slab that is not locked yet.
   absl::Status PrepareFrame(uint64_t offset, uint64_t size_bytes);
 
+  // Waits for the work on a stream, because its end could not be marked.
+  void WaitFor(tiers::StreamHandle stream);
+  // Records that a wait for work on the device failed. The work may still be running and writing.
+  void NoteFailedWait(const absl::Status& status);
+  // Ok, or Aborted: the device is lost, or a wait has failed. Nothing may be committed any more.
+  absl::Status CheckDevice();
+
   TileChecksums& checksums() { return checksums_; }
 
   LinkUse link_use();
@@ -158,6 +165,7 @@ class TransferThread {
   std::array<base::BusyMeter, 2> copies_ ABSL_GUARDED_BY(mu_);  // in, out
   LinkUse link_use_ ABSL_GUARDED_BY(mu_);                       // NVMe's part, as of the last Reap
   Occupancy store_room_ ABSL_GUARDED_BY(mu_);
+  absl::Status failed_wait_ ABSL_GUARDED_BY(mu_);  // the first; ok: none
   bool sleeping_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   base::CondVar work_ready_;  // used if there is no I/O engine to sleep in

@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <thread>
 
 #include "src/capi/dlpack.h"
 #include "tests/capi/capi_testing.h"
@@ -60,7 +62,9 @@ TEST_F(CapiLeaseTest, OnAStreamItLastsAsLongAsTheStreamsWork) {
   spw_stream* stream = nullptr;
   SPW_ASSERT_OK(spw_stream_create(engine_, &stream));
   EXPECT_EQ(spw_stream_native(stream), nullptr);
-  for (const bool on_host : {false, true}) {
+  for (int way = 0; way < 4; ++way) {
+    const bool on_host = way % 2 == 1;
+    spw_stream* const named = way < 2 ? stream : nullptr;  // null: the one it was acquired with
     spw_lease* lease = nullptr;
     SPW_ASSERT_OK(on_host ? spw_acquire_host(engine_, id, 0, SPW_READ_WRITE, stream, &lease)
                           : spw_acquire(engine_, id, 0, SPW_READ_WRITE, stream, &lease));
@@ -73,12 +77,13 @@ TEST_F(CapiLeaseTest, OnAStreamItLastsAsLongAsTheStreamsWork) {
       for (int i = 0; i < 100; ++i) with.values[i] += 1;
     };
     SPW_ASSERT_OK(spw_stream_launch(stream, add, &shared));
-    spw_lease_release(lease, stream);
+    spw_lease_release(lease, named);
     SPW_EXPECT_ERROR(spw_evict(engine_, id, 0), SPW_FAILED_PRECONDITION, "is leased");
     shared.may_run = true;
     SPW_ASSERT_OK(spw_stream_synchronize(stream));
+    SPW_EXPECT_OK(spw_evict(engine_, id, 0));
   }
-  EXPECT_EQ(Read<float>(id, 100)[50], 2.0f);
+  EXPECT_EQ(Read<float>(id, 100)[50], 4.0f);
   spw_stream_release(stream);
 }
 
@@ -94,6 +99,11 @@ TEST_F(CapiLeaseTest, AnotherEnginesStreamIsRefused) {
   spw_lease* lease = nullptr;
   SPW_EXPECT_ERROR(spw_acquire(engine_, id, 0, SPW_READ, stream, &lease), SPW_INVALID_ARGUMENT,
                    "another engine's");
+  SPW_ASSERT_OK(spw_acquire(engine_, id, 0, SPW_READ, nullptr, &lease));
+  DLManagedTensor* tensor = nullptr;
+  SPW_EXPECT_ERROR(spw_lease_dlpack_on(lease, stream, &tensor), SPW_INVALID_ARGUMENT,
+                   "another engine's");
+  spw_lease_release(lease, nullptr);
   SPW_EXPECT_ERROR(spw_stream_wrap(engine_, stream, &stream), SPW_INVALID_ARGUMENT, "host");
   spw_stream_release(stream);
   spw_engine_release(other);
@@ -118,6 +128,49 @@ TEST_F(CapiLeaseTest, AsATensorItEndsWithTheTensor) {
   SPW_EXPECT_ERROR(spw_unregister(engine_, id), SPW_FAILED_PRECONDITION, "is leased");
   tensor->deleter(tensor);
   SPW_EXPECT_OK(spw_unregister(engine_, id));
+}
+
+TEST_F(CapiLeaseTest, AsATensorItsBytesHaveArrived) {
+  const uint32_t id = Register("w", SPW_F32, 1, 100);
+  spw_stream* stream = nullptr;
+  SPW_ASSERT_OK(spw_stream_create(engine_, &stream));
+  spw_lease* lease = nullptr;
+  SPW_ASSERT_OK(spw_acquire(engine_, id, 0, SPW_READ_WRITE, stream, &lease));
+  const auto set = [](void* values) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    static_cast<float*>(values)[0] = 7;
+  };
+  SPW_ASSERT_OK(spw_stream_launch(stream, set, spw_lease_data(lease)));
+  DLManagedTensor* tensor = nullptr;
+  SPW_ASSERT_OK(spw_lease_dlpack(lease, &tensor));
+  EXPECT_EQ(static_cast<const float*>(tensor->dl_tensor.data)[0], 7.0f);
+  tensor->deleter(tensor);
+  spw_stream_release(stream);
+}
+
+TEST_F(CapiLeaseTest, AsATensorItEndsOnTheStreamOfTheConsumer) {
+  const uint32_t id = Register("w", SPW_F32, 1, 100);
+  spw_stream *own = nullptr, *other = nullptr;
+  SPW_ASSERT_OK(spw_stream_create(engine_, &own));
+  SPW_ASSERT_OK(spw_stream_create(engine_, &other));
+  for (spw_stream* const acquired : {static_cast<spw_stream*>(nullptr), own, other}) {
+    spw_lease* lease = nullptr;
+    SPW_ASSERT_OK(spw_acquire(engine_, id, 0, SPW_READ, acquired, &lease));
+    std::atomic<bool> may_run = false;
+    const auto wait = [](void* open) {
+      while (!*static_cast<std::atomic<bool>*>(open)) std::this_thread::yield();
+    };
+    SPW_ASSERT_OK(spw_stream_launch(other, wait, &may_run));
+    DLManagedTensor* tensor = nullptr;
+    SPW_ASSERT_OK(spw_lease_dlpack_on(lease, other, &tensor));  // does not wait for `other`
+    tensor->deleter(tensor);
+    SPW_EXPECT_ERROR(spw_evict(engine_, id, 0), SPW_FAILED_PRECONDITION, "is leased");
+    may_run = true;
+    SPW_ASSERT_OK(spw_stream_synchronize(other));
+    SPW_EXPECT_OK(spw_evict(engine_, id, 0));
+  }
+  spw_stream_release(own);
+  spw_stream_release(other);
 }
 
 TEST_F(CapiLeaseTest, DeclaredUsesAreTaken) {

@@ -46,6 +46,8 @@ class LosableRuntime final : public tiers::DeviceRuntime {
   void Lose() { lost_ = true; }
   // From now on, no event can be made, although all else works.
   void SetOutOfMemory(bool out) { is_out_of_memory_ = out; }
+  // From now on, waits fail although the device is not lost.
+  void FailWaits() { waits_fail_ = true; }
   // Makes copies slow, and counts those that have ended.
   void SlowDown() { is_slow_ = true; }
   int copies_ended() const { return copies_ended_; }
@@ -79,8 +81,10 @@ class LosableRuntime final : public tiers::DeviceRuntime {
     if (lost_ && !in_flight_) return Check();
     if (is_out_of_memory_) return NoMemory();
     in_flight_ = false;
-    return host_->Notify(stream, [this, notification = std::move(notification)](
-                                     const absl::Status&) { notification(Check()); });
+    return host_->Notify(stream,
+                         [this, notification = std::move(notification)](const absl::Status&) {
+                           notification(waits_fail_ ? CannotWait() : Check());
+                         });
   }
   absl::Status CopyAsync(StreamHandle stream, tiers::CopyDirection direction, void* destination,
                          const void* source, uint64_t size_bytes) override {
@@ -97,7 +101,9 @@ class LosableRuntime final : public tiers::DeviceRuntime {
       ++copies_ended_;
     });
   }
-  absl::Status Synchronize(StreamHandle stream) override { return host_->Synchronize(stream); }
+  absl::Status Synchronize(StreamHandle stream) override {
+    return waits_fail_ ? CannotWait() : host_->Synchronize(stream);
+  }
   void* native_handle(StreamHandle stream) override { return host_->native_handle(stream); }
   absl::StatusOr<EventHandle> CreateEvent() override {
     if (lost_) return Check();
@@ -116,11 +122,14 @@ class LosableRuntime final : public tiers::DeviceRuntime {
  private:
   static absl::Status NoMemory() { return absl::ResourceExhaustedError("the GPU has no memory"); }
 
+  static absl::Status CannotWait() { return absl::InternalError("operation not permitted"); }
+
   const std::unique_ptr<tiers::DeviceRuntime> host_ = tiers::CreateHostRuntime();
   std::atomic<int> copies_left_;
   std::atomic<bool> lost_ = false;
   std::atomic<bool> in_flight_ = false;
   std::atomic<bool> is_out_of_memory_ = false;
+  std::atomic<bool> waits_fail_ = false;
   std::atomic<bool> is_slow_ = false;
   std::atomic<int> copies_ended_ = 0;
 };
@@ -269,6 +278,39 @@ TEST_F(LostDevice, WithoutAnEventACopyFailsOnlyWhenItHasEnded) {
   EXPECT_EQ(runtime.copies_ended(), 1);
   runtime.SetOutOfMemory(false);
   ExpectHolds(*mover, 0, 1);
+}
+
+// The work that was waited for may still be running, and may write what is committed.
+TEST_F(LostDevice, AWaitThatFailsLeavesNoCommit) {
+  enum class What { kEventOfALease, kStreamOfALease, kEventOfACopy, kStreamOfACopy };
+  using enum What;
+  for (const What what : {kEventOfALease, kStreamOfALease, kEventOfACopy, kStreamOfACopy}) {
+    SCOPED_TRACE(static_cast<int>(what));
+    std::filesystem::remove_all(folder_ / "s");
+    auto made = std::make_unique<LosableRuntime>(kNever);
+    LosableRuntime& runtime = *made;
+    auto mover = Open(std::move(made), /*stored=*/false);
+    for (TileIndex tile = 0; tile < kNumTiles; ++tile)
+      ASSERT_TRUE(Put(*mover, tile, Tier::kPinned, 1).ok());
+    ASSERT_TRUE(Commit(*mover).ok());
+    const StreamHandle stream = *runtime.CreateStream();
+    runtime.FailWaits();
+    runtime.SetOutOfMemory(what == kStreamOfALease || what == kStreamOfACopy);
+    if (what == kEventOfALease || what == kStreamOfALease) {
+      LaunchSlowWriter(*mover, stream, [] {});
+      mover->EndLease(0, Tier::kPinned, Access::kReadWrite, &stream);
+    } else {
+      EXPECT_FALSE(Put(*mover, 0, Tier::kDevice, 2).ok());
+    }
+    for (int attempt = 0; attempt < 3; ++attempt) {
+      const absl::Status status = Commit(*mover);
+      EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+      EXPECT_NE(status.message().find("may still be running"), absl::string_view::npos) << status;
+    }
+    runtime.DestroyStream(stream);
+    mover.reset();
+    ExpectCommitted(1);
+  }
 }
 
 TEST_F(LostDevice, CallersThatWaitAreTold) {

@@ -194,6 +194,20 @@ class CudaTest(TorchTest):
                 self.assertEqual(values.sum().item(), 499_500.0)
             with engine.acquire_host(id) as lease:
                 self.assertFalse(hasattr(lease, "__cuda_array_interface__"))
+            with self.assertRaisesRegex(spillway.InvalidArgument, "cudaStreamPerThread"):
+                engine.wrap_stream(2)
+
+    def test_a_tensor_of_dlpack_holds_its_bytes_until_its_stream_has_used_them(self):
+        with spillway.Engine(device="cuda", device_bytes="4MiB", pinned_bytes="4MiB") as engine:
+            id = engine.register("x", "f32", (1000,), data=torch.arange(1000.0).numpy())
+            acquired = torch.cuda.Stream()
+            values = torch.from_dlpack(engine.acquire(id, stream=engine.wrap_stream(acquired.cuda_stream)))
+            torch.cuda._sleep(LONG_CYCLES)
+            total = values.sum()
+            del values
+            with self.assertRaisesRegex(spillway.FailedPrecondition, "is leased"):
+                engine.evict(id)
+            self.assertEqual(total.item(), 499_500.0)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 """Weights, gradients and activations in the engine give the same numbers as in memory. Unsupported uses raise errors."""
 
 import copy
+import ctypes
 import errno
 import gc
 import os
@@ -9,6 +10,7 @@ import pathlib
 import pickle
 import tempfile
 import threading
+import time
 import unittest
 import weakref
 from unittest import mock
@@ -17,6 +19,8 @@ import spillway
 import spillway.torch as st
 import torch
 from torch_case import DEVICE, TorchTest, tiny_model, train
+from spillway import _library
+from spillway.torch import _devices
 from spillway.torch._tensor import EngineTensor
 
 
@@ -132,6 +136,20 @@ class OffloadTest(TorchTest):
         st.AdamW(again.parameters(), lr=1e-2, store=run).load_state_dict(saved)
         self.assert_same([each.clone() for each in again.parameters()], expected)
         run.close()
+
+    def test_closing_a_gpu_waits_for_leases_and_not_for_streams(self):
+        with spillway.Engine(pinned_bytes="1MiB", device_bytes="1MiB") as engine:
+            id = engine.register("x", "f32", (8,))
+            gpu = _devices.Gpu(engine, 0)
+            gpu._streams[7] = engine.stream()  # a stand-in for that of a GPU
+            work = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: time.sleep(0.05))
+            launch = _library.library.spw_stream_launch
+            launch.argtypes, launch.restype = [ctypes.c_void_p] * 3, ctypes.c_void_p
+            with engine.acquire(id, access="read-write", stream=gpu._streams[7]):
+                _library.check(launch(gpu._streams[7]._handle.get(), ctypes.cast(work, ctypes.c_void_p), None))
+            with mock.patch.object(spillway.Stream, "synchronize", side_effect=AssertionError("it may be destroyed")):
+                gpu.close()
+            engine.evict(id)  # fails while the tile is leased
 
     def test_devices_that_there_are_not_say_so(self):
         for device in ("meta", "gpu", 3.5):

@@ -17,8 +17,10 @@ import textwrap
 import threading
 import time
 import unittest
+from unittest import mock
 
 import spillway
+from spillway import _library
 
 
 class EngineTest(unittest.TestCase):
@@ -254,6 +256,104 @@ class EngineTest(unittest.TestCase):
         self.engine.unregister(tensor)
         with self.assertRaisesRegex(spillway.InvalidArgument, "host"):
             self.engine.wrap_stream(1)
+
+    def launch(self, stream, work):
+        """Runs work() on the stream, on a thread of its own."""
+        function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: work())
+        self.addCleanup(lambda: function)  # refers to it until the test has ended
+        launch = _library.library.spw_stream_launch
+        launch.argtypes, launch.restype = [ctypes.c_void_p] * 3, ctypes.c_void_p
+        _library.check(launch(stream._handle.get(), ctypes.cast(function, ctypes.c_void_p), None))
+
+    @contextlib.contextmanager
+    def held(self, stream):
+        """Launches work on the stream that lasts as long as the block."""
+        may_end = threading.Event()
+        self.launch(stream, may_end.wait)
+        try:
+            yield
+        finally:
+            may_end.set()
+
+    def test_a_lease_ends_on_the_stream_that_it_was_acquired_with(self):
+        tensor = self.engine.register("w", "f32", (4, 8))
+        stream = self.engine.stream()
+        for acquire in (self.engine.acquire, self.engine.acquire_host):
+            for end in (spillway.Lease.release, spillway.Lease.__exit__, lambda lease: None):
+                lease = acquire(tensor, stream=stream)
+                with self.held(stream):
+                    end(lease)
+                    del lease
+                    gc.collect()
+                    with self.assertRaisesRegex(spillway.FailedPrecondition, "is leased"):
+                        self.engine.evict(tensor)
+                stream.synchronize()
+                self.engine.evict(tensor)
+
+    def test_a_lease_that_has_ended_keeps_no_stream(self):
+        tensor = self.engine.register("w", "f32", (4, 8))
+        leases = [self.engine.acquire(tensor, stream=self.engine.stream()) for _ in range(2)]
+        leases[0].release()
+        leases[1].__dlpack__()
+        leases[1].release()
+        self.reopen()
+
+    def test_a_capsule_is_made_when_the_bytes_have_arrived(self):
+        tensor = self.engine.register("w", "f32", (4, 8))
+        stream = self.engine.stream()
+        for acquire in (self.engine.acquire, self.engine.acquire_host):
+            ran = []
+            lease = acquire(tensor, stream=stream)
+            self.launch(stream, lambda: (time.sleep(0.05), ran.append(1)))
+            capsule = lease.__dlpack__()
+            self.assertEqual(ran, [1])
+            del lease, capsule
+
+    def test_a_capsule_on_a_gpu_ends_its_lease_on_the_stream_of_the_consumer(self):
+        engine = self.engine
+        tensor = engine.register("w", "f32", (4, 8))
+        own = engine.stream()
+        on_streams = {1: engine.stream(), 77: engine.stream()}
+
+        def lease_of(stream):
+            lease = engine.acquire(tensor, stream=stream)
+            engine._device = (1, 0)  # a stand-in for a GPU
+            return lease
+
+        self.addCleanup(setattr, engine, "_device", engine._device)
+        with mock.patch.object(engine, "wrap_stream", on_streams.__getitem__):
+            for acquired, consumer, on in ((None, None, on_streams[1]), (None, 1, on_streams[1]), (own, 77, on_streams[77]),
+                                           (own, 1, own), (own, -1, own)):  # a stream whose handle is 0 is stream 1
+                capsule = lease_of(acquired).__dlpack__(stream=consumer)
+                with self.held(on):
+                    del capsule
+                    with self.assertRaisesRegex(spillway.FailedPrecondition, "is leased"):
+                        engine.evict(tensor)
+                on.synchronize()
+                engine.evict(tensor)
+            for consumer in (0, 2, -2):
+                with self.assertRaisesRegex(BufferError, f"stream is {consumer}: it must be 1"):
+                    lease_of(None).__dlpack__(stream=consumer)
+            lease_of(None).__dlpack__(stream=-1)
+        engine.unregister(tensor)
+
+    def test_a_capsule_that_is_broken_off_ends_the_lease(self):
+        tensor = self.engine.register("w", "f32", (4, 8))
+        inner = _library.library.spw_lease_dlpack_on
+
+        def interrupted(*arguments):
+            inner(*arguments)
+            del arguments
+            raise KeyboardInterrupt
+
+        with mock.patch.object(_library.library, "spw_lease_dlpack_on", interrupted):
+            try:
+                self.engine.acquire(tensor, access="read-write").__dlpack__()
+                self.fail("no interrupt")
+            except KeyboardInterrupt:
+                pass
+        gc.collect()
+        self.engine.commit()  # fails while a tile is leased to be written
 
     def test_declared_uses_stats_and_timeline(self):
         tensor = self.engine.register("w", "f32", (4, 8), tile_rows=1, transient=True)

@@ -36,8 +36,12 @@ def _destroy(capsule: int) -> None:
     _clear_error()
     if not _is_valid(capsule, _NAME):
         return
-    address = _pointer_of(capsule, _NAME)
-    _DELETER(_ManagedTensor.from_address(address).deleter)(address)
+    delete(_pointer_of(capsule, _NAME))
+
+
+def delete(managed_tensor: int) -> None:
+    """Calls the deleter of the DLManagedTensor at this address."""
+    _DELETER(_ManagedTensor.from_address(managed_tensor).deleter)(managed_tensor)
 
 
 def capsule(managed_tensor: int) -> Any:

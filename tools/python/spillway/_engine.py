@@ -104,8 +104,9 @@ class Lease:
 
     A lease is a context manager, a buffer (`memoryview(lease)`, of bytes) and a DLPack exporter. `torch.from_dlpack(lease)`
     takes the lease over: it ends with the tensor. A view of the buffer is void once the lease has ended. A lease that
-    nothing refers to any more ends as well. A lease keeps its engine alive until it ends. `id`, `tile` and `size_bytes` say
-    what it is a lease on.
+    nothing refers to any more ends as well. A lease that was acquired with a stream ends when the work launched there so far
+    has run, unless release() or __dlpack__() is given another stream. A lease keeps its engine and its stream alive until it
+    ends. `id`, `tile` and `size_bytes` say what it is a lease on.
     """
 
     # Each instance is of a subclass that is also a ctypes array over the lease's bytes: before Python 3.12 a class written
@@ -133,12 +134,14 @@ class Lease:
         return address
 
     def release(self, stream: Stream | None = None) -> None:
-        """Ends the lease: at once, or when the work launched on `stream` so far has run. Does nothing if it has ended, or if a
-        consumer of __dlpack__ has taken it over."""
+        """Ends the lease when the work launched on `stream` so far has run. None: the stream that the lease was acquired with;
+        if there was none, the lease ends at once. Does nothing if it has ended, or if a consumer of __dlpack__ has taken it
+        over."""
         if self._address.value is None:
             self._end()  # a capsule that no consumer has taken
             return
         _release(self._address, stream._handle.get() if stream is not None else None)
+        self._stream = None  # a lease that has ended keeps no engine open
         self._end.detach()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -153,25 +156,47 @@ class Lease:
 
     def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Any = None) -> Any:
         """Returns a capsule of the tile, shaped {rows of the tile, ...}. The consumer of the capsule takes the lease over. If
-        none does, the lease ends with release(), or once neither the capsule nor this object is referred to."""
+        none does, the lease ends with release(), or once neither the capsule nor this object is referred to.
+
+        If the lease was acquired with a stream, this call waits until the work launched there has run, unless `stream` is
+        that stream. `stream` is the consumer's, as DLPack defines it, and counts only for a lease on a GPU: None or 1 for
+        the legacy default stream, or a cudaStream_t, which must live as long as the tensor. Once the consumer has deleted
+        the tensor, the lease ends when the work launched on that stream so far has run. With -1 it ends as release() ends
+        it. Raises BufferError for 0 and for 2, the default stream of each thread."""
         if copy:
             raise InvalidArgument("a lease is exported without a copy")
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
             raise BufferError(f"the lease is on the DLPack device {self.__dlpack_device__()}, and is exported to no other "
                               f"without a copy: {tuple(dl_device)} was asked for")
-        tensor = pointer()
+        consumer = self._stream_of(stream)
+        on = consumer._handle.get() if consumer is not None else None
+        tensor = Address(_dlpack.delete)
         address, self._address.value = self._live(), None  # the call takes the lease over, and gives it back if it fails
-        status = library.spw_lease_dlpack(address, ctypes.byref(tensor))
+        status = library.spw_lease_dlpack_on(address, on, ctypes.byref(tensor))
         if status is not None:
             self._address.value = address
             check(status)
+        self._stream = None
         self._end.detach()
         # A second reference, which release() and a finalizer drop: they run with no error set, and a consumer that refuses
         # the capsule, which may hold the only other reference, drops it with its error set.
-        held = [_dlpack.capsule(tensor.value)]
+        managed, tensor.value = tensor.value, None  # the capsule owns it
+        held = [_dlpack.capsule(managed)]
         self._end = weakref.finalize(self, held.clear)
         self._end.atexit = False
         return held[0]
+
+    def _stream_of(self, consumer: int | None) -> Stream | None:
+        """Returns the stream of a consumer of __dlpack__; None: the one that the lease was acquired with, if any."""
+        if self.__dlpack_device__()[0] == 1 or consumer == -1:
+            return None
+        native = 1 if consumer is None else consumer
+        if native < 1 or native == 2:
+            raise BufferError(f"stream is {native}: it must be 1, the legacy default stream, or a cudaStream_t; a lease cannot "
+                              "end on the default stream of each thread")
+        if self._stream is not None and (self._stream.native or 1) == native:
+            return self._stream
+        return self._engine._stream_of(native)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         kind, index = (0, 0) if self._on_host else self._engine._device
@@ -241,6 +266,9 @@ class Engine:
         address = Address(library.spw_engine_release)
         check(library.spw_engine_open(ctypes.byref(options), ctypes.byref(address)))
         self._handle = Handle(address, "the engine was closed")
+        # Streams of consumers of leases, by cudaStream_t. They are kept because each has a thread, and because the end of a
+        # stream waits for the leases that end on it.
+        self._consumers: dict[int, Stream] = {}
 
     def _live(self) -> ctypes.c_void_p:
         return self._handle.get()
@@ -248,6 +276,7 @@ class Engine:
     def close(self) -> None:
         """Releases the engine. The engine ends, and its store can be opened again, once its leases and streams have ended and
         the calls of other threads have returned. What was not committed is lost."""
+        self._consumers.clear()
         self._handle.close()
 
     def __enter__(self) -> Engine:
@@ -316,12 +345,12 @@ class Engine:
 
     def acquire(self, id: int, tile: int = 0, access: str = "read", stream: Stream | None = None) -> Lease:
         """Leases a tile on the device. Waits for its bytes and for room. If a stream is given, the stream waits for the
-        bytes instead of the caller."""
+        bytes instead of the caller, and the lease ends on it (Lease.release)."""
         return self._take(library.spw_acquire, id, tile, access, stream, on_host=False)
 
     def acquire_host(self, id: int, tile: int = 0, access: str = "read", stream: Stream | None = None) -> Lease:
-        """Leases a tile in pinned memory. The caller waits for the bytes and for room, even if a stream is given: the stream
-        is only checked to be this engine's."""
+        """Leases a tile in pinned memory. The caller waits for the bytes and for room, even if a stream is given, on which
+        the lease ends (Lease.release)."""
         return self._take(library.spw_acquire_host, id, tile, access, stream, on_host=True)
 
     def _take(self, acquire: Any, id: int, tile: int, access: str, stream: Stream | None, on_host: bool) -> Lease:
@@ -333,7 +362,7 @@ class Engine:
             # The CPU cannot read GPU memory, so the buffer of such a lease is empty.
             is_visible = on_host or self._device[0] == 0
             lease = _class_of(size if is_visible else 0).from_address(library.spw_lease_data(address))
-            lease._address, lease._engine, lease._on_host = address, self, on_host
+            lease._address, lease._engine, lease._stream, lease._on_host = address, self, stream, on_host
             lease.id, lease.tile, lease.size_bytes = id, tile, size
             lease._end = weakref.finalize(lease, _release, address)
             # A daemon thread may be using the bytes when the process exits.
@@ -375,10 +404,17 @@ class Engine:
         return Stream(address)
 
     def wrap_stream(self, native: int) -> Stream:
-        """Wraps a cudaStream_t that the caller made on the engine's device. It must outlive the returned Stream."""
+        """Wraps a cudaStream_t that the caller made on the engine's device. It must outlive the returned Stream and
+        the leases acquired with it. Raises InvalidArgument for cudaStreamPerThread (2), which differs from thread to
+        thread. No lease may be acquired or end on it while it is captured into a CUDA graph."""
         address = Address(library.spw_stream_release)
         check(library.spw_stream_wrap(self._live(), native, ctypes.byref(address)))
         return Stream(address)
+
+    def _stream_of(self, native: int) -> Stream:
+        """Returns the stream of a consumer of a lease."""
+        stream = self._consumers.get(native)
+        return stream if stream is not None else self._consumers.setdefault(native, self.wrap_stream(native))
 
     # --- Whole tensors, a tile at a time in pinned memory ---
 

@@ -39,7 +39,7 @@ class FailedPrecondition(Error, RuntimeError):
 
 
 class Aborted(Error, RuntimeError):
-    """The GPU is lost. Only a new process can go on, from the last commit."""
+    """The GPU is lost, or a wait for it has failed. Only a new process can go on, from the last commit."""
     code = 10
 
 

@@ -85,7 +85,7 @@ _FALLIBLE = {
     "spw_tile_range": [pointer, u32, u64, _OUT(u64), _OUT(u64)],
     "spw_acquire": [pointer, u32, u64, i32, pointer, _HANDLE],
     "spw_acquire_host": [pointer, u32, u64, i32, pointer, _HANDLE],
-    "spw_lease_dlpack": [pointer, _HANDLE],
+    "spw_lease_dlpack_on": [pointer, pointer, _HANDLE],
     "spw_prefetch": [pointer, _OUT(Use), size_t],
     "spw_evict": [pointer, u32, u64],
     "spw_discard": [pointer, u32, u64],
