@@ -195,11 +195,27 @@ class HostileModelTest(ToolTest):
 
     def override(self, key, value, kind, sub_type=None):
         def change(writer):
-            for data in writer.kv_data:
-                data.pop(key, None)
+            self.without(key)(writer)
             writer.add_key_value(key, value, kind, sub_type)
 
         return change
+
+    def without(self, key):
+        def change(writer):
+            for data in writer.kv_data:
+                data.pop(key, None)
+
+        return change
+
+    def test_a_missing_pre_tokenizer_is_not_guessed(self):
+        self.assert_fails(
+            self.without("tokenizer.ggml.pre"),
+            "tokenizer.ggml.pre is missing; supported are",
+            "import the model's Hugging Face folder instead",
+        )
+        self.assert_fails(
+            self.override("tokenizer.ggml.pre", "", _Value.STRING), "tokenizer.ggml.pre is"
+        )
 
     def test_sizes_that_no_model_has(self):
         for key, value in (

@@ -2,7 +2,7 @@
 """Makes `tokenizer.json` from GGUF's metadata, for byte-level BPE with merges, named "gpt2".
 
 GGUF names the pre-tokenizer but does not carry its rules, so this module defines each supported
-name. An unknown name is an error, because a guess would change tokens silently.
+name. An unknown or missing name is an error, because a guess would change tokens silently.
 """
 
 import json
@@ -140,7 +140,7 @@ def _token_types(reader, num_tokens):
 
 
 def _build(reader, tokens):
-    name = reader.find("tokenizer.ggml.pre") or "gpt-2"
+    name = reader.find("tokenizer.ggml.pre")
     if not isinstance(name, str) or name not in _PRE_TOKENIZERS:
         raise reader.error(
             "tokenizer.ggml.pre",
