@@ -217,6 +217,12 @@ class HostileModelTest(ToolTest):
             self.override("tokenizer.ggml.pre", "", _Value.STRING), "tokenizer.ggml.pre is"
         )
 
+    def test_a_missing_epsilon_is_not_guessed(self):
+        self.assert_fails(
+            self.without("llama.attention.layer_norm_rms_epsilon"),
+            "llama.attention.layer_norm_rms_epsilon is missing; a positive number is expected",
+        )
+
     def test_sizes_that_no_model_has(self):
         for key, value in (
             ("block_count", 2**31 - 1),
