@@ -223,6 +223,26 @@ class HostileModelTest(ToolTest):
             "llama.attention.layer_norm_rms_epsilon is missing; a positive number is expected",
         )
 
+    def test_a_bos_that_is_added_must_be_a_token(self):
+        def change(writer):
+            writer.add_add_bos_token(True)
+            self.without("tokenizer.ggml.bos_token_id")(writer)
+
+        self.assert_fails(change, "tokenizer.ggml.bos_token_id is missing; a token below 268")
+
+        def change_to_a_row_without_token(writer):
+            writer.add_add_bos_token(True)
+            writer.add_bos_token_id(268)
+
+        tensors = model_tensors()
+        name = "model.embed_tokens.weight"
+        tensors[name] = numpy.concatenate([tensors[name], tensors[name][:4]])
+        self.assert_fails(
+            change_to_a_row_without_token,
+            "tokenizer.ggml.bos_token_id is 268; a token below 268",
+            tensors=tensors,
+        )
+
     def test_sizes_that_no_model_has(self):
         for key, value in (
             ("block_count", 2**31 - 1),
@@ -291,6 +311,8 @@ class HostileModelTest(ToolTest):
             ("tokenizer.ggml.eos_token_id", (True, _Value.BOOL)),
             ("tokenizer.ggml.eos_token_id", strings),
             ("tokenizer.ggml.bos_token_id", (1.5, _Value.FLOAT32)),
+            ("tokenizer.ggml.add_bos_token", number),
+            ("tokenizer.ggml.add_bos_token", strings),
         ):
             with self.subTest(f"{key} {value}"):
                 self.assert_fails(self.override(key, *value))

@@ -11,8 +11,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from spillway_tools import text_chunks
 from spillway_tools.gguf_tokenizer import tokenizer_files
-from tool_testing import MERGES, SPECIAL, ToolTest, draw_seed, seed_line, tokenizer_json
-from tool_testing import vocabulary, write_folder
+from tool_testing import MERGES, SPECIAL, ToolTest, add_bos, draw_seed, seed_line
+from tool_testing import tokenizer_json, vocabulary, write_folder
 
 _PRE_TOKENIZERS = ("gpt-2", "smollm", "llama3")
 
@@ -37,6 +37,7 @@ def joining_tokenizer(pre_tokenizer):
         "tokenizer.ggml.tokens": vocabulary() + [m.replace(" ", "") for m in merges[len(MERGES) :]],
         "tokenizer.ggml.token_type": [3] * len(SPECIAL) + [1] * (len(vocabulary()) + 1),
         "tokenizer.ggml.merges": merges,
+        "tokenizer.ggml.bos_token_id": 1,
     }
     return Tokenizer.from_str(tokenizer_files(fields, 300, "test")["tokenizer.json"])
 
@@ -176,6 +177,14 @@ class TokenizeTest(ToolTest):
         train, valid = self.load()
         self.assertEqual(train.dtype, numpy.dtype("<u4"))
         self.assertEqual((len(train), len(valid)), (5, 0))
+
+    def test_no_token_is_added_to_the_text(self):
+        add_bos(self.folder / "model")
+        (self.folder / "text.txt").write_text("the an\n<|im_start|>the")
+        self.run_tokenize("--validation-fraction", 0)
+        expected = whole(Tokenizer.from_str(tokenizer_json()), "the an\n<|im_start|>the")
+        self.assertEqual(self.load()[0].tolist(), expected)
+        self.assertEqual(expected.count(1), 1)
 
     def test_nothing_is_overwritten_without_force(self):
         (self.folder / "text.txt").write_text("the an\n")
