@@ -8,7 +8,8 @@ import unittest
 
 from tokenizers import Tokenizer
 
-from tool_testing import ToolTest, tokenizer_json, tool_command, tool_environment, write_folder
+from tool_testing import ToolTest, add_bos, tokenizer_json, tool_command, tool_environment
+from tool_testing import write_folder
 
 # Writes its arguments to a file, and answers with the prompt's tokens in reverse order.
 _STAND_IN = """#!{python}
@@ -48,6 +49,13 @@ class GenerateTest(ToolTest):
         expected += ["--tokens", ",".join(map(str, ids)), "--max-tokens", "5"]
         expected += ["--temperature", "0.0", "--seed", "0", "--json"]
         self.assertEqual(arguments, expected)
+
+    def test_a_prompt_begins_with_bos_if_the_tokeniser_adds_it(self):
+        add_bos(self.folder / "model")
+        answer = json.loads(self.run_generate("--prompt", "the an", "--json").stdout)
+        ids = Tokenizer.from_str(tokenizer_json()).encode("the an").ids
+        self.assertEqual(answer["prompt_tokens"], [1, *ids])
+        self.assertNotIn("<|im_start|>", answer["text"])
 
     def test_json_and_further_arguments(self):
         finished = self.run_generate("--prompt", "é", "--json", "--", "--device-bytes", "48MiB")

@@ -195,11 +195,53 @@ class HostileModelTest(ToolTest):
 
     def override(self, key, value, kind, sub_type=None):
         def change(writer):
-            for data in writer.kv_data:
-                data.pop(key, None)
+            self.without(key)(writer)
             writer.add_key_value(key, value, kind, sub_type)
 
         return change
+
+    def without(self, key):
+        def change(writer):
+            for data in writer.kv_data:
+                data.pop(key, None)
+
+        return change
+
+    def test_a_missing_pre_tokenizer_is_not_guessed(self):
+        self.assert_fails(
+            self.without("tokenizer.ggml.pre"),
+            "tokenizer.ggml.pre is missing; supported are",
+            "import the model's Hugging Face folder instead",
+        )
+        self.assert_fails(
+            self.override("tokenizer.ggml.pre", "", _Value.STRING), "tokenizer.ggml.pre is"
+        )
+
+    def test_a_missing_epsilon_is_not_guessed(self):
+        self.assert_fails(
+            self.without("llama.attention.layer_norm_rms_epsilon"),
+            "llama.attention.layer_norm_rms_epsilon is missing; a positive number is expected",
+        )
+
+    def test_a_bos_that_is_added_must_be_a_token(self):
+        def change(writer):
+            writer.add_add_bos_token(True)
+            self.without("tokenizer.ggml.bos_token_id")(writer)
+
+        self.assert_fails(change, "tokenizer.ggml.bos_token_id is missing; a token below 268")
+
+        def change_to_a_row_without_token(writer):
+            writer.add_add_bos_token(True)
+            writer.add_bos_token_id(268)
+
+        tensors = model_tensors()
+        name = "model.embed_tokens.weight"
+        tensors[name] = numpy.concatenate([tensors[name], tensors[name][:4]])
+        self.assert_fails(
+            change_to_a_row_without_token,
+            "tokenizer.ggml.bos_token_id is 268; a token below 268",
+            tensors=tensors,
+        )
 
     def test_sizes_that_no_model_has(self):
         for key, value in (
@@ -269,6 +311,8 @@ class HostileModelTest(ToolTest):
             ("tokenizer.ggml.eos_token_id", (True, _Value.BOOL)),
             ("tokenizer.ggml.eos_token_id", strings),
             ("tokenizer.ggml.bos_token_id", (1.5, _Value.FLOAT32)),
+            ("tokenizer.ggml.add_bos_token", number),
+            ("tokenizer.ggml.add_bos_token", strings),
         ):
             with self.subTest(f"{key} {value}"):
                 self.assert_fails(self.override(key, *value))

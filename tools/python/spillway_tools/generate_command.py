@@ -13,6 +13,8 @@ examples:
   spillway-generate --model out --prompt "Verily" -- --device-bytes 48MiB
 
 Prints the prompt and what follows it. What stands after -- goes to `spillway generate` as it is.
+The prompt begins with the special tokens that the model's tokenizer.json adds to a text, such as
+Llama 3's <|begin_of_text|>; they are not printed.
 """
 
 

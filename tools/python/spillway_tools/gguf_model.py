@@ -133,7 +133,7 @@ class GgufModel:
             "num_attention_heads": heads,
             "num_hidden_layers": self._size("block_count"),
             "num_key_value_heads": self._size("attention.head_count_kv", heads),
-            "rms_norm_eps": self._float("attention.layer_norm_rms_epsilon", 1e-5),
+            "rms_norm_eps": self._float("attention.layer_norm_rms_epsilon"),
             "rope_scaling": None,
             "rope_theta": self._float("rope.freq_base", 10000.0),
             "tie_word_embeddings": "output.weight" not in tensors,
@@ -155,7 +155,7 @@ class GgufModel:
                     else "it changes the computation in a way that is not supported",
                 )
 
-    def _float(self, key, default):
+    def _float(self, key, default=None):
         value = self._metadata.positive(f"llama.{key}", default)
         # Takes the shortest decimal for the stored fp32, for example 1e-05, as models publish it.
         with numpy.errstate(over="ignore", under="ignore"):

@@ -2,12 +2,12 @@
 """Makes `tokenizer.json` from GGUF's metadata, for byte-level BPE with merges, named "gpt2".
 
 GGUF names the pre-tokenizer but does not carry its rules, so this module defines each supported
-name. An unknown name is an error, because a guess would change tokens silently.
+name. An unknown or missing name is an error, because a guess would change tokens silently.
 """
 
 import json
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from spillway_tools.command import InputError
 from spillway_tools.llama_config import ConfigReader
@@ -17,6 +17,7 @@ from spillway_tools.tokenizer_file import rust_errors
 TOKENIZER_KEYS = (
     "llama.context_length",
     "tokenizer.chat_template",
+    "tokenizer.ggml.add_bos_token",
     "tokenizer.ggml.add_space_prefix",
     "tokenizer.ggml.bos_token_id",
     "tokenizer.ggml.eos_token_id",
@@ -87,12 +88,14 @@ def tokenizer_files(fields, vocab_size, origin):
     """Returns the texts of tokenizer.json and tokenizer_config.json, by file name."""
     reader = ConfigReader(fields, origin)
     tokens = _tokens(reader, vocab_size)
+    rules = _rules(reader)
+    bos = _added_bos(reader, rules, len(tokens))
     with rust_errors(f"{origin}: the tokens and merges do not make a tokeniser"):
-        text = _build(reader, tokens).to_str(pretty=False) + "\n"
+        text = _build(reader, tokens, rules, bos).to_str(pretty=False) + "\n"
     return {
         "tokenizer.json": text,
         "tokenizer_config.json": (
-            json.dumps(_config(fields, tokens), indent=2, ensure_ascii=False) + "\n"
+            json.dumps(_config(fields, tokens, bos), indent=2, ensure_ascii=False) + "\n"
         ),
     }
 
@@ -139,24 +142,51 @@ def _token_types(reader, num_tokens):
     return types
 
 
-def _build(reader, tokens):
-    name = reader.find("tokenizer.ggml.pre") or "gpt-2"
+def _rules(reader):
+    """Returns the function that makes the pre-tokenizer."""
+    name = reader.find("tokenizer.ggml.pre")
     if not isinstance(name, str) or name not in _PRE_TOKENIZERS:
         raise reader.error(
             "tokenizer.ggml.pre",
             f"supported are {', '.join(sorted(_PRE_TOKENIZERS))}: import the model's Hugging Face"
             " folder instead",
         )
+    return _PRE_TOKENIZERS[name]
+
+
+def _added_bos(reader, rules, num_tokens):
+    """Returns the id of the token that is added before every text, or None.
+
+    Without add_bos_token it is as in llama.cpp: of the supported rules, only Llama 3's add one.
+    """
+    if not reader.boolean("tokenizer.ggml.add_bos_token", rules is _llama3):
+        return None
+    key = "tokenizer.ggml.bos_token_id"
+    bos = reader.find(key)
+    if type(bos) is not int or not 0 <= bos < num_tokens:
+        raise reader.error(
+            key, f"a token below {num_tokens} is expected, because it is added before every text"
+        )
+    return bos
+
+
+def _add_bos(tokenizer, token, index):
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=[f"{token}:0", "$A:0"],
+        pair=[f"{token}:0", "$A:0", f"{token}:1", "$B:1"],
+        special_tokens=[(token, index)],
+    )
+
+
+def _build(reader, tokens, rules, bos):
     types = _token_types(reader, len(tokens))
     model = models.BPE(
         {token: index for index, token in enumerate(tokens)},
         _merges(reader),
-        ignore_merges=_PRE_TOKENIZERS[name] is _llama3,
+        ignore_merges=rules is _llama3,
     )
     tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = _PRE_TOKENIZERS[name](
-        bool(reader.find("tokenizer.ggml.add_space_prefix"))
-    )
+    tokenizer.pre_tokenizer = rules(bool(reader.find("tokenizer.ggml.add_space_prefix")))
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(
         [
@@ -172,10 +202,12 @@ def _build(reader, tokens):
             if kind == _USER_DEFINED
         ]
     )
+    if bos is not None:
+        _add_bos(tokenizer, tokens[bos], bos)
     return tokenizer
 
 
-def _config(fields, tokens):
+def _config(fields, tokens, bos):
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
@@ -185,6 +217,8 @@ def _config(fields, tokens):
         index = fields.get(f"tokenizer.ggml.{key}_token_id")
         if type(index) is int and 0 <= index < len(tokens):
             config[f"{kind}_token"] = tokens[index]
+    if bos is not None:
+        config["add_bos_token"] = True
     if isinstance(fields.get("tokenizer.chat_template"), str):
         config["chat_template"] = fields["tokenizer.chat_template"]
     return config

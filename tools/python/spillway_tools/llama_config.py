@@ -56,9 +56,9 @@ class ConfigReader:
             raise self.error(key, f"a whole number from 1 to {maximum} is expected")
         return value
 
-    def positive(self, key, default):
+    def positive(self, key, default=None):
         value = self.find(key)
-        if value is None:
+        if value is None and default is not None:
             return default
         if not _is_number(value) or not 0 < value < math.inf:
             raise self.error(key, "a positive number is expected")

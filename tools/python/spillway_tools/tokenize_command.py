@@ -12,7 +12,11 @@ examples:
   spillway-tokenize --model models/smollm2 --text notes.txt --out notes --validation-fraction 0.1
 
 Writes train.npy and valid.npy (token ids in the text's order, the end of the text for validation)
-and meta.json. The text is UTF-8 and is streamed.
+and meta.json. The text is UTF-8 and is streamed. It is cut at line ends, where no token changes; a
+text without them takes memory for all of it.
+
+The tokens are the text's alone: none is added at its start or end, whatever the model's tokenizer
+adds. A special token that the text spells out, such as <|endoftext|>, becomes that token.
 """
 
 
