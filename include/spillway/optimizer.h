@@ -183,6 +183,7 @@ struct Update {
   // the same kind, and a momentum if and only if the optimizer's rule has one.
   std::optional<Rule> rule = std::nullopt;
   // The new address of a weight or a gradient in the caller's memory, from now on; null: unchanged.
+  // It holds after a step that failed, too, unless Check refuses the step.
   void* weight_memory = nullptr;
   void* gradient_memory = nullptr;
   // Set if the caller may have written a 16-bit weight in its own memory since the last update.

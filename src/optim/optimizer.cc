@@ -64,8 +64,11 @@ class StreamingOptimizer final : public Optimizer {
   absl::Status Step(std::span<const Update> updates) override {
     SPILLWAY_RETURN_IF_ERROR(Check(updates));
     const base::Uninterrupted whole;
-    for (const Update& update : updates) {
+    // Before any update: if one fails, none of the others keeps an address that the caller may
+    // free.
+    for (const Update& update : updates)
       parameters_[update.parameter].MoveTo(update.weight_memory, update.gradient_memory);
+    for (const Update& update : updates) {
       SPILLWAY_RETURN_IF_ERROR(UpdateParameter(engine_, pool_, parameters_[update.parameter],
                                                update.rule.value_or(rule_), update));
     }

@@ -263,6 +263,31 @@ TEST(Optimizer, ReturnsTheEnginesFailureWithNothingHeldAndTheTileAsItWas) {
   EXPECT_TRUE(std::equal(before.begin() + 16, before.end(), content.begin() + 16));
 }
 
+// After a step that failed, the caller may free the memory that it named before.
+TEST(Optimizer, AStepThatFailsMovesTheMemoryOfEveryParameterInTheList) {
+  FakeEngine engine;
+  ThreadPool pool(1);
+  const ParameterTensors first = RegisterAdamW(engine, "first", {8}, 0, DType::kF32);
+  ParameterTensors second = RegisterAdamW(engine, "second", {8}, 0, DType::kF32);
+  std::vector<float> old_weight(8, 1), weight(8, 1), old_gradient(8, 1), gradient(8, 1);
+  second.weight = Values(old_weight.data(), DType::kF32);
+  second.gradient = Values(old_gradient.data(), DType::kF32);
+  second.shape = {8};
+  const auto optimizer = Create(engine, pool);
+  Update updates[] = {{.parameter = Add(*optimizer, first), .learning_rate = 0.1},
+                      {.parameter = Add(*optimizer, second), .learning_rate = 0.1}};
+  updates[1].weight_memory = weight.data();
+  updates[1].gradient_memory = gradient.data();
+  engine.refuse_at = 0;
+  EXPECT_TRUE(absl::IsDataLoss(optimizer->Step(updates)));
+  engine.refuse_at = std::numeric_limits<size_t>::max();
+  std::fill(old_gradient.begin(), old_gradient.end(), -1.0F);
+  const Update unchanged = {.parameter = updates[1].parameter, .learning_rate = 0.1};
+  ASSERT_TRUE(optimizer->Step({&unchanged, 1}).ok());
+  EXPECT_EQ(old_weight, std::vector<float>(8, 1));
+  for (const float value : weight) EXPECT_LT(value, 1) << "the new gradient is above zero";
+}
+
 TEST(Optimizer, WithoutParametersDoesNothing) {
   FakeEngine engine;
   ThreadPool pool(1);
