@@ -172,9 +172,10 @@ absl::Status CheckUpdate(const Update& update, const Rule& rule) {
                 ", has other state than the optimizer's, ", View(Name(rule.kind)));
 }
 
-absl::StatusOr<CheckedParameter> CheckParameter(const Engine& engine, const Rule& rule,
-                                                StateFormat format, const ParameterTensors& tensors,
-                                                std::set<TensorId>* seen) {
+namespace {
+
+absl::StatusOr<CheckedParameter> CheckTensors(const Engine& engine, const Rule& rule,
+                                              StateFormat format, const ParameterTensors& tensors) {
   SPILLWAY_ASSIGN_OR_RETURN(const TensorSpec weight,
                             Describe(engine, tensors.weight, "weight", tensors.shape));
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<TensorSpec> expected,
@@ -183,20 +184,13 @@ absl::StatusOr<CheckedParameter> CheckParameter(const Engine& engine, const Rule
   CheckedParameter checked;
   checked.num_elements = static_cast<uint64_t>(elements);
   checked.format = format;
-  if (!tensors.gradient && tensors.state.empty()) {
-    SPILLWAY_RETURN_IF_ERROR(CheckDistinct(engine, tensors, seen));
-    return checked;
-  }
+  if (!tensors.gradient && tensors.state.empty()) return checked;
   SPILLWAY_RETURN_IF_ERROR(CheckState(engine, expected, tensors.state, weight));
-  if (!tensors.gradient) {
-    SPILLWAY_RETURN_IF_ERROR(CheckDistinct(engine, tensors, seen));
-    return checked;
-  }
+  if (!tensors.gradient) return checked;
   SPILLWAY_ASSIGN_OR_RETURN(const TensorSpec gradient,
                             Describe(engine, *tensors.gradient, "gradient", weight.shape));
   SPILLWAY_RETURN_IF_ERROR(CheckValueType(gradient.dtype, "gradient", gradient.name));
   SPILLWAY_RETURN_IF_ERROR(CheckSameShape(gradient, "gradient", weight));
-  SPILLWAY_RETURN_IF_ERROR(CheckDistinct(engine, tensors, seen));
 
   const auto add = [&](const Values& values, const TensorSpec& spec, OperandKind kind) {
     checked.operands.push_back(OperandOf(values, spec, kind, checked.num_elements));
@@ -228,6 +222,16 @@ absl::StatusOr<CheckedParameter> CheckParameter(const Engine& engine, const Rule
     for (size_t i = expected.size() - moments.size(); i < expected.size(); ++i)
       checked.keying_names.push_back(engine.Spec(tensors.state[i]).name);
   }
+  return checked;
+}
+
+}  // namespace
+
+absl::StatusOr<CheckedParameter> CheckParameter(const Engine& engine, const Rule& rule,
+                                                StateFormat format, const ParameterTensors& tensors,
+                                                std::set<TensorId>* seen) {
+  SPILLWAY_ASSIGN_OR_RETURN(CheckedParameter checked, CheckTensors(engine, rule, format, tensors));
+  SPILLWAY_RETURN_IF_ERROR(CheckDistinct(engine, tensors, seen));
   return checked;
 }
 

@@ -78,7 +78,8 @@ absl::Status CheckRule(const Rule& rule);
 absl::Status CheckUpdate(const Update& update, const Rule& rule);
 
 // Checks a parameter's tensors and adds them to `seen`, in which none may be yet. A tensor that is
-// given twice would be updated twice, or its second lease would wait for the first.
+// given twice would be updated twice, or its second lease would wait for the first. After an error
+// `seen` is unchanged.
 absl::StatusOr<CheckedParameter> CheckParameter(const Engine& engine, const Rule& rule,
                                                 StateFormat format, const ParameterTensors& tensors,
                                                 std::set<TensorId>* seen);

@@ -497,6 +497,20 @@ TEST_F(Refusals, OfATensorGivenTwice) {
   ExpectRefused(optimizer->Add(half_).status(), "is given twice");
 }
 
+// The gradient's tiles cut blocks of the 8-bit state. With another gradient the same tensors are
+// added.
+TEST_F(Refusals, LeaveTheTensorsFreeToBeAddedAgain) {
+  ParameterTensors tensors = {.weight = Register("w", DType::kF32, {512}),
+                              .gradient = Register("cut", DType::kF32, {512}, 100)};
+  const TensorSpec weight = engine_.Spec(tensors.weight.tensor);
+  const auto specs = StateSpecs(kAdamW, StateFormat::k8Bit, weight);
+  for (const TensorSpec& spec : *specs) tensors.state.push_back(*engine_.Register(spec, {}));
+  const auto optimizer = Create(engine_, pool_, kAdamW, StateFormat::k8Bit);
+  ExpectRefused(optimizer->Add(tensors).status(), "is cut every 100 elements");
+  tensors.gradient = Register("whole", DType::kF32, {512});
+  EXPECT_EQ(Add(*optimizer, tensors), 0U);
+}
+
 TEST_F(Refusals, OfUpdatesThatCannotBeApplied) {
   const auto optimizer = Create(engine_, pool_);
   Add(*optimizer, full_);
