@@ -263,6 +263,26 @@ TEST(Optimizer, ReturnsTheEnginesFailureWithNothingHeldAndTheTileAsItWas) {
   EXPECT_TRUE(std::equal(before.begin() + 16, before.end(), content.begin() + 16));
 }
 
+// The weight is one tile, and each row of its gradient is one. The discard of the first fails.
+TEST(Optimizer, ADiscardThatFailsLeavesNaNWhereNothingWasWritten) {
+  FakeEngine engine;
+  ThreadPool pool(1);
+  ParameterTensors tensors = RegisterAdamW(engine, "w", {4, 8}, 0, DType::kF16);
+  TensorSpec rows = Spec("rows", DType::kF16, {4, 8}, 1);
+  rows.transient = true;
+  tensors.gradient = *engine.Register(rows, {});
+  const auto optimizer = Create(engine, pool);
+  const Update update = {.parameter = Add(*optimizer, tensors), .learning_rate = 0.1};
+  engine.discard_status = absl::UnavailableError("the file system is full");
+  EXPECT_EQ(optimizer->Step({&update, 1}), engine.discard_status);
+  EXPECT_EQ(engine.held, 0);
+  EXPECT_EQ(engine.discards.size(), 1U);
+  const auto weight = engine.Content<std::byte>(tensors.weight.tensor);
+  const Bytes bytes(weight.begin(), weight.end());
+  for (size_t i = 0; i < 32; ++i)
+    EXPECT_EQ(std::isnan(ValueAt(bytes, DType::kF16, i)), i >= 8) << i;
+}
+
 // After a step that failed, the caller may free the memory that it named before.
 TEST(Optimizer, AStepThatFailsMovesTheMemoryOfEveryParameterInTheList) {
   FakeEngine engine;
