@@ -228,6 +228,11 @@ class SPILLWAY_EXPORT Optimizer {
   // before.
   virtual absl::StatusOr<size_t> Add(const ParameterTensors& tensors) = 0;
 
+  // Returns the error with which Add would refuse a parameter whose state tensors are not
+  // registered yet. `state` has the specs that they will have; `tensors.state` is not used.
+  virtual absl::Status CheckAdd(const ParameterTensors& tensors,
+                                std::span<const TensorSpec> state) const = 0;
+
   // Returns the uses that Step makes for these parameters, in order. A caller can pass them to
   // Engine::Prefetch, so that the first tiles are moved before Step. NotFound: a parameter was not
   // added.

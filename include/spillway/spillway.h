@@ -332,8 +332,8 @@ SPW_EXPORT spw_status* spw_optimizer_create(spw_engine* engine, const spw_rule* 
                                             int32_t state_format, int32_t num_threads,
                                             spw_optimizer** optimizer);
 SPW_EXPORT void spw_optimizer_release(spw_optimizer* optimizer);
-/* Numbers count from 0. After a failure, state tensors that the call registered may stay
- * registered. */
+/* Numbers count from 0. A parameter is refused before its state is removed or registered. After
+ * another failure, state tensors that the call registered may stay registered. */
 SPW_EXPORT spw_status* spw_optimizer_add(spw_optimizer* optimizer, const spw_parameter* parameter,
                                          size_t* number);
 /* The names and ids of a parameter's state, as StateSpecs lists it: [{"name":"w/m","id":3}, ...].

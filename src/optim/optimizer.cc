@@ -37,6 +37,11 @@ class StreamingOptimizer final : public Optimizer {
     return parameters_.size() - 1;
   }
 
+  absl::Status CheckAdd(const ParameterTensors& tensors,
+                        std::span<const TensorSpec> state) const override {
+    return CheckParameterBeforeState(*engine_, rule_, format_, tensors, state, seen_);
+  }
+
   absl::StatusOr<std::vector<Use>> Uses(std::span<const size_t> parameters) const override {
     std::vector<Use> uses;
     for (const size_t parameter : parameters) {

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -83,6 +84,13 @@ absl::Status CheckUpdate(const Update& update, const Rule& rule);
 absl::StatusOr<CheckedParameter> CheckParameter(const Engine& engine, const Rule& rule,
                                                 StateFormat format, const ParameterTensors& tensors,
                                                 std::set<TensorId>* seen);
+
+// Returns the error of CheckParameter for a parameter whose state tensors are not registered yet:
+// `state` has the specs that they will have, and `tensors.state` is not used.
+absl::Status CheckParameterBeforeState(const Engine& engine, const Rule& rule, StateFormat format,
+                                       const ParameterTensors& tensors,
+                                       std::span<const TensorSpec> state,
+                                       const std::set<TensorId>& seen);
 
 }  // namespace spillway::optim
 
