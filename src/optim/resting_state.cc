@@ -28,6 +28,7 @@ absl::Status CheckTensors(const Engine& engine, const std::vector<TensorSpec>& e
                                                    expected.size()));
   }
   for (size_t i = 0; i < tensors.size(); ++i) {
+    SPILLWAY_RETURN_IF_ERROR(engine.CheckTile(tensors[i]));
     const TensorSpec& spec = engine.Spec(tensors[i]);
     if (spec.dtype == expected[i].dtype && spec.shape == expected[i].shape &&
         spec.tile_rows == expected[i].tile_rows)

@@ -37,6 +37,7 @@ optim::Masters MastersOf(const TensorSpec& weight, const StateTensors& from,
 
 absl::Status ConvertState(Engine* engine, const Rule& rule, TensorId weight,
                           const StateTensors& from, const StateTensors& to, StateChange* change) {
+  SPILLWAY_RETURN_IF_ERROR(engine->CheckTile(weight));
   SPILLWAY_ASSIGN_OR_RETURN(
       const optim::RestingState source,
       optim::RestingState::Create(engine, rule, from.format, engine->Spec(weight), weight,

@@ -36,6 +36,10 @@ class FakeEngine : public Engine {
     return TensorId{static_cast<uint32_t>(specs_.size() - 1)};
   }
   const TensorSpec& Spec(TensorId id) const override { return *specs_.at(id.value); }
+  absl::Status CheckTile(TileRef tile) const override {
+    if (tile.tensor.value < specs_.size()) return absl::OkStatus();
+    return absl::InvalidArgumentError("the fake has no such tensor");
+  }
 
   absl::StatusOr<Lease> AcquireHost(TileRef tile, Access access) override {
     if (uses.size() == refuse_at) return absl::DataLossError("the page is rotten");
