@@ -371,10 +371,11 @@ typedef struct {
 
 SPW_EXPORT void spw_state_init(spw_state* state, size_t size);
 SPW_EXPORT spw_status* spw_optimizer_read_state(spw_optimizer* optimizer, const spw_state* state);
-/* Rounds moments to the format, at random if updates do so, and master weights to nearest. The
- * weight does not change, except under SPW_STATE_COMPACT, where it holds most bits of its master
- * weight. Reading and writing return SPW_INVALID_ARGUMENT if the rule is Adafactor, whose tensors
- * hold plain fp32 values (spw_read). */
+/* Rounds moments to the format, at random if updates do so, and master weights to nearest. A
+ * 16-bit weight does not change, except under SPW_STATE_COMPACT, where it holds most bits of its
+ * master weight. An fp32 weight is its own master weight, so `masters` are written to it. Reading
+ * and writing return SPW_INVALID_ARGUMENT if the rule is Adafactor, whose tensors hold plain fp32
+ * values (spw_read). */
 SPW_EXPORT spw_status* spw_optimizer_write_state(spw_optimizer* optimizer, const spw_state* state);
 
 #ifdef __cplusplus

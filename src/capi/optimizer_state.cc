@@ -133,8 +133,8 @@ absl::Status ReadAll(const Transfer& transfer) {
   return absl::OkStatus();
 }
 
-// Writes the values that the caller gave, and changes no others. The weight itself changes only in
-// a split format, where it is part of its master weight.
+// Writes the values that the caller gave, and changes no others. The weight itself changes only if
+// it is its master weight (fp32), or part of it (a split format).
 absl::Status WriteAll(const Transfer& transfer) {
   const RestingState& state = transfer.state;
   const auto masters = transfer.masters != nullptr ? optim::Masters::kWrite : optim::Masters::kKeep;

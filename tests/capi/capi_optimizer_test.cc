@@ -358,6 +358,31 @@ TEST_F(CapiOptimizerTest, EveryFormatsStateIsReadAndWritten) {
   }
 }
 
+// An fp32 weight is its own master weight, in memory or in the engine.
+TEST_F(CapiOptimizerTest, TheMasterWeightsOfAnFp32WeightAreTheWeight) {
+  Create();
+  std::vector<float> given = gradient_, read(kElements);
+  spw_state state;
+  spw_state_init(&state, sizeof state);
+  state.num_elements = kElements;
+  spw_parameter parameter;
+  spw_parameter_init(&parameter, sizeof parameter);
+  const uint32_t in_engine = Register("in_engine", SPW_F32, kRows, kColumns);
+  parameter.weight = {nullptr, 0, in_engine};
+  parameter.tile_rows = 3;
+  SPW_ASSERT_OK(spw_optimizer_add(optimizer_, &parameter, &state.parameter));
+  for (const size_t number : {state.parameter, Add("in_memory")}) {
+    state.parameter = number;
+    state.masters = given.data();
+    SPW_ASSERT_OK(spw_optimizer_write_state(optimizer_, &state));
+    state.masters = read.data();
+    SPW_ASSERT_OK(spw_optimizer_read_state(optimizer_, &state));
+    EXPECT_EQ(read, given);
+  }
+  EXPECT_EQ(Read<float>(in_engine, kElements), given);
+  EXPECT_EQ(weight_, given);
+}
+
 // The master weight of a long vector has several tiles, and its encoded moments have one.
 TEST_F(CapiOptimizerTest, TheStateOfAVectorOfSeveralTilesIsReadAndWritten) {
   std::vector<float> given[3] = {weight_, gradient_, gradient_};  // master weights and moments
