@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "spillway/optimizer.h"
+#include "src/base/default_floats.h"
 #include "src/base/interrupt.h"
 #include "src/base/status_macros.h"
 #include "src/capi/calls.h"
@@ -164,6 +165,7 @@ spw_status* Move(spw_optimizer* optimizer, const spw_state* given,
     SPILLWAY_ASSIGN_OR_RETURN(const Transfer transfer,
                               CheckTransfer(optimizer, Grown(given, given->size, spw_state{})));
     const base::Uninterrupted whole;
+    const base::DefaultFloats floats;
     return move(transfer);
   });
 }
@@ -182,6 +184,7 @@ spw_status* spw_optimizer_masters(spw_optimizer* optimizer, size_t parameter, fl
     SPILLWAY_RETURN_IF_ERROR(CheckUsable(optimizer));
     SPILLWAY_RETURN_IF_ERROR(CheckNotNull(masters, "masters"));
     const base::Uninterrupted whole;
+    const base::DefaultFloats floats;
     MutexLock lock(&optimizer->mu);
     SPILLWAY_RETURN_IF_ERROR(CheckNumber(parameter, optimizer->parameters.size()));
     return ReadMasters(*optimizer, optimizer->parameters[parameter], {masters, num_elements});

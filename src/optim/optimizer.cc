@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "src/base/default_floats.h"
 #include "src/base/interrupt.h"
 #include "src/base/status_macros.h"
 #include "src/optim/parameter_checks.h"
@@ -69,6 +70,7 @@ class StreamingOptimizer final : public Optimizer {
   absl::Status Step(std::span<const Update> updates) override {
     SPILLWAY_RETURN_IF_ERROR(Check(updates));
     const base::Uninterrupted whole;
+    const base::DefaultFloats floats;  // the norms and step sizes are computed on this thread
     // Before any update: if one fails, none of the others keeps an address that the caller may
     // free.
     for (const Update& update : updates)

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "src/base/default_floats.h"
 #include "src/base/interrupt.h"
 #include "src/base/status_macros.h"
 #include "src/optim/resting_state.h"
@@ -47,6 +48,7 @@ absl::Status ConvertState(Engine* engine, const Rule& rule, TensorId weight,
                                                         engine->Spec(weight), weight, to.tensors));
   const optim::Masters masters = MastersOf(engine->Spec(weight), from, to);
   const base::Uninterrupted whole;
+  const base::DefaultFloats floats;
   optim::DecodedTile before, after;
   for (uint64_t tile = 0; tile < source.num_tiles(); ++tile) {
     SPILLWAY_RETURN_IF_ERROR(source.Read(tile, &before));
