@@ -67,7 +67,7 @@ inline constexpr int kNumRuleKinds = 8;
 // "adamw", "adam", "sgd", "rmsprop", "lion", "lamb", "lars", "adafactor".
 SPILLWAY_EXPORT std::string_view Name(RuleKind kind);
 
-// A rule with its constants. A rule ignores those that it does not have.
+// A rule with its constants. A rule ignores those that it does not have, whatever their values.
 struct Rule {
   RuleKind kind = RuleKind::kAdamW;
   double beta1 = 0.9;     // AdamW, Adam, Lion, LAMB: in [0, 1)

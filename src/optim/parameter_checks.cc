@@ -2,8 +2,10 @@
 
 #include "src/optim/parameter_checks.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <set>
 #include <span>
@@ -34,6 +36,11 @@ absl::Status Refuse(const Words&... words) {
 // The comparisons are written so that NaN fails.
 bool IsBelowOne(double value) { return value >= 0 && value < 1; }
 bool IsRate(double value) { return value >= 0 && value <= kMostFloat; }
+bool IsAboveZero(double value) { return IsRate(value) && static_cast<float>(value) > 0; }
+
+bool Has(RuleKind kind, std::initializer_list<RuleKind> kinds) {
+  return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
+}
 
 std::string ShapeName(const std::vector<int64_t>& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
@@ -148,26 +155,31 @@ absl::StatusOr<std::set<TensorId>> CheckDistinct(const Engine& engine,
 }  // namespace
 
 absl::Status CheckRule(const Rule& rule) {
+  using enum RuleKind;
   const auto refuse = [](const char* name, double value, const char* range) {
     return Refuse(name, " is ", value, "; it must be ", range);
   };
   if (static_cast<int>(rule.kind) >= kNumRuleKinds) return Refuse("there is no such rule");
-  if (!IsBelowOne(rule.beta1)) return refuse("beta1", rule.beta1, "in [0, 1)");
-  if (!IsBelowOne(rule.beta2)) return refuse("beta2", rule.beta2, "in [0, 1)");
-  if (!IsBelowOne(rule.alpha)) return refuse("alpha", rule.alpha, "in [0, 1)");
-  if (!(rule.momentum >= 0 && rule.momentum <= 1))
+  if (Has(rule.kind, {kAdamW, kAdam, kLion, kLamb})) {
+    if (!IsBelowOne(rule.beta1)) return refuse("beta1", rule.beta1, "in [0, 1)");
+    if (!IsBelowOne(rule.beta2)) return refuse("beta2", rule.beta2, "in [0, 1)");
+  }
+  if (rule.kind == kRmsProp && !IsBelowOne(rule.alpha))
+    return refuse("alpha", rule.alpha, "in [0, 1)");
+  if (Has(rule.kind, {kSgd, kRmsProp, kLars}) && !(rule.momentum >= 0 && rule.momentum <= 1))
     return refuse("momentum", rule.momentum, "in [0, 1]");
-  if (!IsRate(rule.trust_coefficient))
+  if (rule.kind == kLars && !IsRate(rule.trust_coefficient))
     return refuse("trust_coefficient", rule.trust_coefficient, "at least 0 and finite");
+  if (Has(rule.kind, {kAdamW, kAdam, kRmsProp, kLamb, kAdafactor}) && !IsAboveZero(rule.epsilon))
+    return refuse("epsilon", rule.epsilon, "above 0 in single precision");
+  if (rule.kind != kAdafactor) return absl::OkStatus();
+  if (!(ToFloat(rule.epsilon * rule.epsilon) > 0))
+    return refuse("epsilon", rule.epsilon, "one whose square is above 0 in single precision");
   if (!IsRate(rule.beta2_decay))
     return refuse("beta2_decay", rule.beta2_decay, "at least 0 and finite");
   if (!IsRate(rule.epsilon2)) return refuse("epsilon2", rule.epsilon2, "at least 0 and finite");
   if (!IsRate(rule.clipping_threshold) || !(rule.clipping_threshold > 0))
     return refuse("clipping_threshold", rule.clipping_threshold, "above 0 and finite");
-  if (!IsRate(rule.epsilon) || !(static_cast<float>(rule.epsilon) > 0))
-    return refuse("epsilon", rule.epsilon, "above 0 in single precision");
-  if (rule.kind == RuleKind::kAdafactor && !(ToFloat(rule.epsilon * rule.epsilon) > 0))
-    return refuse("epsilon", rule.epsilon, "one whose square is above 0 in single precision");
   return absl::OkStatus();
 }
 

@@ -18,6 +18,7 @@
 
 #include "spillway/optimizer.h"
 #include "spillway/thread_pool.h"
+#include "src/optim/parameter_checks.h"
 #include "tests/exhaustive.h"
 #include "tests/optim/fake_engine.h"
 #include "tests/optim/reference_parameter.h"
@@ -407,24 +408,40 @@ class Refusals : public testing::Test {
 };
 
 TEST_F(Refusals, OfConstantsOutOfRange) {
+  using enum RuleKind;
   const double nan = std::nan("");
+  // Sets the constant to the value in every kind. Those of `kinds` have it and are refused; the
+  // others ignore it.
+  const auto refuse = [&](const std::string& name, double Rule::* constant, double value,
+                          const std::vector<RuleKind>& kinds) {
+    for (int i = 0; i < kNumRuleKinds; ++i) {
+      Rule rule = UsualRule(static_cast<RuleKind>(i));
+      rule.*constant = value;
+      if (std::find(kinds.begin(), kinds.end(), rule.kind) != kinds.end()) {
+        ExpectRefused(CheckRule(rule), name);
+      } else {
+        EXPECT_TRUE(CheckRule(rule).ok()) << Name(rule.kind) << " has no " << name;
+      }
+    }
+  };
   for (const double value : {-0.1, 1.0, 2.0, nan}) {
-    ExpectRefused(Status(full_, {.beta1 = value}), "beta1");
-    ExpectRefused(Status(full_, {.beta2 = value}), "beta2");
-    ExpectRefused(Status(full_, {.alpha = value}), "alpha");
+    refuse("beta1", &Rule::beta1, value, {kAdamW, kAdam, kLion, kLamb});
+    refuse("beta2", &Rule::beta2, value, {kAdamW, kAdam, kLion, kLamb});
+    refuse("alpha", &Rule::alpha, value, {kRmsProp});
   }
   for (const double epsilon : {0.0, -1e-8, 1e-60, nan, HUGE_VAL, 1e39})
-    ExpectRefused(Status(full_, {.epsilon = epsilon}), "epsilon");
+    refuse("epsilon", &Rule::epsilon, epsilon, {kAdamW, kAdam, kRmsProp, kLamb, kAdafactor});
   for (const double momentum : {-0.1, 1.1, nan})
-    ExpectRefused(Status(full_, {.momentum = momentum}), "momentum");
+    refuse("momentum", &Rule::momentum, momentum, {kSgd, kRmsProp, kLars});
   for (const double value : {-0.1, nan, HUGE_VAL}) {
-    ExpectRefused(Status(full_, {.trust_coefficient = value}), "trust_coefficient");
-    ExpectRefused(Status(full_, {.beta2_decay = value}), "beta2_decay");
-    ExpectRefused(Status(full_, {.epsilon2 = value}), "epsilon2");
-    ExpectRefused(Status(full_, {.clipping_threshold = value}), "clipping_threshold");
+    refuse("trust_coefficient", &Rule::trust_coefficient, value, {kLars});
+    refuse("beta2_decay", &Rule::beta2_decay, value, {kAdafactor});
+    refuse("epsilon2", &Rule::epsilon2, value, {kAdafactor});
+    refuse("clipping_threshold", &Rule::clipping_threshold, value, {kAdafactor});
   }
-  ExpectRefused(Status(full_, {.clipping_threshold = 0}), "clipping_threshold is 0");
-  ExpectRefused(Status(full_, {.kind = RuleKind::kAdafactor, .epsilon = 1e-30}), "square");
+  refuse("clipping_threshold is 0", &Rule::clipping_threshold, 0, {kAdafactor});
+  refuse("square", &Rule::epsilon, 1e-30, {kAdafactor});
+  ExpectRefused(Status(full_, {.beta1 = nan}), "beta1");
   EXPECT_TRUE(Status(full_, {.beta1 = 0, .beta2 = 0, .epsilon = 1}).ok());
 }
 
