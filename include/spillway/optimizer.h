@@ -164,9 +164,11 @@ struct ParameterTensors {
   // The gradient: F32, F16 or BF16, with the weight's shape. The update discards a gradient in a
   // transient tensor during the last pass over it. None: the parameter is never updated.
   std::optional<Values> gradient;
-  // The tensors that StateSpecs lists; their tiles may differ from the weight's. If the parameter
-  // is a vector, the tiles of weight, gradient and master weight must be multiples of 256 elements
-  // under k8Bit, and of 64 under kCompact.
+  // The tensors that StateSpecs lists; their tiles may differ from the weight's, and from each
+  // other's. ConvertState, spw_optimizer_read_state and spw_optimizer_write_state need those that
+  // StateSpecs lists, and refuse others. If the parameter is a vector, the tiles of weight,
+  // gradient and master weight must be multiples of 256 elements under k8Bit, and of 64 under
+  // kCompact.
   std::vector<TensorId> state;
   // The shape of a weight in the caller's memory. Not used for a weight in a tensor.
   std::vector<int64_t> shape;
