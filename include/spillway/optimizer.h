@@ -67,7 +67,7 @@ inline constexpr int kNumRuleKinds = 8;
 // "adamw", "adam", "sgd", "rmsprop", "lion", "lamb", "lars", "adafactor".
 SPILLWAY_EXPORT std::string_view Name(RuleKind kind);
 
-// A rule with its constants. A rule ignores those that it does not have.
+// A rule with its constants. A rule ignores those that it does not have, whatever their values.
 struct Rule {
   RuleKind kind = RuleKind::kAdamW;
   double beta1 = 0.9;     // AdamW, Adam, Lion, LAMB: in [0, 1)
@@ -164,9 +164,11 @@ struct ParameterTensors {
   // The gradient: F32, F16 or BF16, with the weight's shape. The update discards a gradient in a
   // transient tensor during the last pass over it. None: the parameter is never updated.
   std::optional<Values> gradient;
-  // The tensors that StateSpecs lists; their tiles may differ from the weight's. If the parameter
-  // is a vector, the tiles of weight, gradient and master weight must be multiples of 256 elements
-  // under k8Bit, and of 64 under kCompact.
+  // The tensors that StateSpecs lists; their tiles may differ from the weight's, and from each
+  // other's. ConvertState, spw_optimizer_read_state and spw_optimizer_write_state need those that
+  // StateSpecs lists, and refuse others. If the parameter is a vector, the tiles of weight,
+  // gradient and master weight must be multiples of 256 elements under k8Bit, and of 64 under
+  // kCompact.
   std::vector<TensorId> state;
   // The shape of a weight in the caller's memory. Not used for a weight in a tensor.
   std::vector<int64_t> shape;
@@ -183,6 +185,7 @@ struct Update {
   // the same kind, and a momentum if and only if the optimizer's rule has one.
   std::optional<Rule> rule = std::nullopt;
   // The new address of a weight or a gradient in the caller's memory, from now on; null: unchanged.
+  // It holds after a step that failed, too, unless Check refuses the step.
   void* weight_memory = nullptr;
   void* gradient_memory = nullptr;
   // Set if the caller may have written a 16-bit weight in its own memory since the last update.
@@ -226,6 +229,11 @@ class SPILLWAY_EXPORT Optimizer {
   // InvalidArgument if dtypes, shapes or tiles do not match StateSpecs, or a tensor was given
   // before.
   virtual absl::StatusOr<size_t> Add(const ParameterTensors& tensors) = 0;
+
+  // Returns the error with which Add would refuse a parameter whose state tensors are not
+  // registered yet. `state` has the specs that they will have; `tensors.state` is not used.
+  virtual absl::Status CheckAdd(const ParameterTensors& tensors,
+                                std::span<const TensorSpec> state) const = 0;
 
   // Returns the uses that Step makes for these parameters, in order. A caller can pass them to
   // Engine::Prefetch, so that the first tiles are moved before Step. NotFound: a parameter was not

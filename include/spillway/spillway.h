@@ -341,8 +341,8 @@ SPW_EXPORT spw_status* spw_optimizer_create(spw_engine* engine, const spw_rule* 
                                             int32_t state_format, int32_t num_threads,
                                             spw_optimizer** optimizer);
 SPW_EXPORT void spw_optimizer_release(spw_optimizer* optimizer);
-/* Numbers count from 0. After a failure, state tensors that the call registered may stay
- * registered. */
+/* Numbers count from 0. A parameter is refused before its state is removed or registered. After
+ * another failure, state tensors that the call registered may stay registered. */
 SPW_EXPORT spw_status* spw_optimizer_add(spw_optimizer* optimizer, const spw_parameter* parameter,
                                          size_t* number);
 /* The names and ids of a parameter's state, as StateSpecs lists it: [{"name":"w/m","id":3}, ...].
@@ -359,7 +359,8 @@ SPW_EXPORT spw_status* spw_optimizer_uses(spw_optimizer* optimizer, const size_t
                                           size_t num_parameters, spw_use** uses, size_t* num_uses);
 SPW_EXPORT uint64_t spw_optimizer_min_pinned_bytes(spw_optimizer* optimizer);
 /* Writes the master weights of a parameter to `masters`, in fp32 and row-major, whatever the format
- * of its state. `num_elements` must be the parameter's number of elements. */
+ * of its state. `num_elements` must be the parameter's number of elements. Under SPW_STATE_COMPACT
+ * the state's tiles must be as spw_optimizer_write_state says. */
 SPW_EXPORT spw_status* spw_optimizer_masters(spw_optimizer* optimizer, size_t parameter,
                                              float* masters, uint64_t num_elements);
 
@@ -380,10 +381,13 @@ typedef struct {
 
 SPW_EXPORT void spw_state_init(spw_state* state, size_t size);
 SPW_EXPORT spw_status* spw_optimizer_read_state(spw_optimizer* optimizer, const spw_state* state);
-/* Rounds moments to the format, at random if updates do so, and master weights to nearest. The
- * weight does not change, except under SPW_STATE_COMPACT, where it holds most bits of its master
- * weight. Reading and writing return SPW_INVALID_ARGUMENT if the rule is Adafactor, whose tensors
- * hold plain fp32 values (spw_read). */
+/* Rounds moments to the format, at random if updates do so, and master weights to nearest. A
+ * 16-bit weight does not change, except under SPW_STATE_COMPACT, where it holds most bits of its
+ * master weight. An fp32 weight is its own master weight, so `masters` are written to it. Reading
+ * and writing return SPW_INVALID_ARGUMENT if the rule is Adafactor, whose tensors hold plain fp32
+ * values (spw_read). They also return it if the tiles of the state's tensors are not those that
+ * StateSpecs lists for one and the same tile_rows, although updates accept such tensors;
+ * spw_optimizer_add registers none. */
 SPW_EXPORT spw_status* spw_optimizer_write_state(spw_optimizer* optimizer, const spw_state* state);
 
 #ifdef __cplusplus

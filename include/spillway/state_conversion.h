@@ -54,7 +54,8 @@ struct StateChange {
 // Holds a lease of one tile at a time, and uses memory for up to eight floats per element of a
 // tile. InvalidArgument: a pair of rule and format does not exist, the rule is Adafactor, which has
 // only one format, or the tensors, tiles included, are not those that StateSpecs lists for the
-// weight. Errors of the engine are returned unchanged.
+// weight. Errors of the engine, as CheckTile's for an id that it does not have, are returned
+// unchanged.
 SPILLWAY_EXPORT absl::Status ConvertState(Engine* engine, const Rule& rule, TensorId weight,
                                           const StateTensors& from, const StateTensors& to,
                                           StateChange* change);

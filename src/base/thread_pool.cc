@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cfenv>
 #include <chrono>
 #include <system_error>
 #include <thread>
 #include <vector>
 
+#include "src/base/default_floats.h"
 #include "src/base/forks.h"
 #include "src/base/mutex.h"
 
@@ -39,23 +39,6 @@ void LookFor(const Ready& ready) {
     }
   } while (std::chrono::steady_clock::now() < end);
 }
-
-// Gives the thread the default floating-point environment, and gives the caller's back at the end.
-// A library that flushes denormals to zero, for example, does so in one thread only. Without this,
-// an element's bits would depend on the thread that computes it.
-class DefaultFloats {
- public:
-  DefaultFloats() {
-    std::fegetenv(&before_);
-    std::fesetenv(FE_DFL_ENV);
-  }
-  ~DefaultFloats() { std::fesetenv(&before_); }
-  DefaultFloats(const DefaultFloats&) = delete;
-  DefaultFloats& operator=(const DefaultFloats&) = delete;
-
- private:
-  std::fenv_t before_;
-};
 
 }  // namespace
 
@@ -115,7 +98,7 @@ class ThreadPool::Workers {
   const base::ForkGuard process_;
 
   void Work(const std::function<void(int64_t)>& body, int64_t n) noexcept {
-    const DefaultFloats floats;
+    const base::DefaultFloats floats;
     for (int64_t i = next_.fetch_add(1); i < n; i = next_.fetch_add(1)) body(i);
   }
 
@@ -194,7 +177,7 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::ParallelFor(int64_t n, const std::function<void(int64_t)>& body) {
   if (workers_ == nullptr || n <= 1) {
-    const DefaultFloats floats;
+    const base::DefaultFloats floats;
     for (int64_t i = 0; i < n; ++i) body(i);
     return;
   }

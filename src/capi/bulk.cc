@@ -2,7 +2,8 @@
 //
 // C ABI: reads and writes bytes of a tensor, and computes on whole tensors. Arithmetic decodes one
 // piece of the tensor at a time to fp32, and encodes it again if it changes it. A piece fits the
-// first level of cache.
+// first level of cache. Results do not depend on the caller's floating-point environment, as those
+// of an update do not.
 
 #include <algorithm>
 #include <array>
@@ -12,6 +13,7 @@
 #include <span>
 
 #include "spillway/engine.h"
+#include "src/base/default_floats.h"
 #include "src/base/status_macros.h"
 #include "src/capi/calls.h"
 #include "src/capi/handles.h"
@@ -105,6 +107,7 @@ spw_status* spw_add(spw_engine* engine, uint32_t id, const void* values, int32_t
     auto type = DType::kF32;
     SPILLWAY_RETURN_IF_ERROR(ToEnum(dtype, DType::kBF16, "dtype", &type));
     const optim::ElementCodec& codec = optim::CodecOf(type);
+    const base::DefaultFloats floats;
     const auto times = static_cast<float>(factor);
     Piece added;
     return Change(in, TensorId{id}, [&](float* x, int64_t n, int64_t first) {
@@ -118,6 +121,7 @@ spw_status* spw_add(spw_engine* engine, uint32_t id, const void* values, int32_t
 
 spw_status* spw_scale(spw_engine* engine, uint32_t id, double factor) {
   return With(engine, [&](Engine& in) {
+    const base::DefaultFloats floats;
     const auto times = static_cast<float>(factor);
     return Change(in, TensorId{id}, [times](float* x, int64_t n, int64_t) {
       for (int64_t i = 0; i < n; ++i) x[i] *= times;
@@ -128,6 +132,7 @@ spw_status* spw_scale(spw_engine* engine, uint32_t id, double factor) {
 spw_status* spw_sum_of_squares(spw_engine* engine, uint32_t id, double* sum) {
   return With(engine, [&](Engine& in) -> absl::Status {
     SPILLWAY_RETURN_IF_ERROR(CheckNotNull(sum, "sum"));
+    const base::DefaultFloats floats;
     optim::SumLanes lanes;
     SPILLWAY_RETURN_IF_ERROR(Look(in, TensorId{id}, [&](const float* x, int64_t n, int64_t first) {
       optim::AddSquares(x, n, static_cast<uint64_t>(first), &lanes);

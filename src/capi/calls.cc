@@ -4,7 +4,10 @@
 
 #include <cstdlib>
 #include <new>
+#include <string>
+#include <string_view>
 
+#include "absl/strings/string_view.h"
 #include "spillway/version.h"
 
 struct spw_status {
@@ -13,25 +16,25 @@ struct spw_status {
 };
 
 namespace spillway::capi {
-namespace {
 
-// Returns the status for when no memory is left to allocate one. Its message is short enough to be
-// stored without an allocation.
-spw_status* NoMemory() {
+// Its message is short enough to be stored without an allocation.
+spw_status* NoMemory() noexcept {
   static spw_status status{SPW_RESOURCE_EXHAUSTED, "no memory"};
   return &status;
 }
 
-}  // namespace
-
-spw_status* ToStatus(const absl::Status& status) {
-  if (status.ok()) return nullptr;
-  const auto code = static_cast<int>(status.code());
+spw_status* ToStatus(absl::StatusCode code, std::string_view message) noexcept {
   try {
-    return new spw_status{code, std::string(status.message())};
+    return new spw_status{static_cast<int>(code), std::string(message)};
   } catch (const std::bad_alloc&) {
     return NoMemory();
   }
+}
+
+spw_status* ToStatus(const absl::Status& status) {
+  if (status.ok()) return nullptr;
+  const absl::string_view message = status.message();
+  return ToStatus(status.code(), {message.data(), message.size()});
 }
 
 char* CopyText(std::string_view text) {

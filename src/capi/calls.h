@@ -22,16 +22,20 @@ namespace spillway::capi {
 
 // Returns null if the status is OK.
 spw_status* ToStatus(const absl::Status& status);
+// Neither needs memory: without it, both return the same SPW_RESOURCE_EXHAUSTED.
+spw_status* ToStatus(absl::StatusCode code, std::string_view message) noexcept;
+spw_status* NoMemory() noexcept;
 
-// Runs `call`, which returns an absl::Status. Turns an exception that it throws into a status.
+// Runs `call`, which returns an absl::Status. Turns an exception that it throws into a status. An
+// absl::Status made here could throw in turn, which would end the process.
 template <class Call>
 spw_status* Run(const Call& call) noexcept {
   try {
     return ToStatus(call());
   } catch (const std::bad_alloc&) {
-    return ToStatus(absl::ResourceExhaustedError("there is no memory for this call"));
+    return NoMemory();
   } catch (const std::exception& error) {
-    return ToStatus(absl::InternalError(error.what()));
+    return ToStatus(absl::StatusCode::kInternal, error.what());
   }
 }
 

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "src/base/interrupt.h"
 #include "src/base/status_macros.h"
@@ -119,10 +120,10 @@ Reader ReadWeight(Engine* engine, const Values& weight) {
 
 // Registers the tensors of a parameter's state. Tensors registered before a failure stay: they may
 // belong to another user or to the last commit, and a later call finds them.
-absl::StatusOr<std::vector<TensorId>> RegisterState(Engine* engine, const Rule& rule,
-                                                    StateFormat format, const TensorSpec& weight,
-                                                    const Values& values, bool is_fresh) {
-  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<TensorSpec> specs, StateSpecs(rule, format, weight));
+absl::StatusOr<std::vector<TensorId>> RegisterState(Engine* engine, StateFormat format,
+                                                    const std::vector<TensorSpec>& specs,
+                                                    const TensorSpec& weight, const Values& values,
+                                                    bool is_fresh) {
   std::vector<TensorId> made;
   for (const TensorSpec& spec : specs) {
     const absl::Status forgotten = is_fresh ? engine->ForgetName(spec.name) : absl::OkStatus();
@@ -133,8 +134,11 @@ absl::StatusOr<std::vector<TensorId>> RegisterState(Engine* engine, const Rule& 
   return made;
 }
 
+// Returns the parameter's tensors, and registers those of its state if the caller passes none. A
+// parameter that Add would refuse is refused before that, so that its old state stays.
 absl::StatusOr<ParameterTensors> ToTensors(spw_optimizer* optimizer, const spw_parameter& given,
-                                           const Values& weight, const TensorSpec& spec) {
+                                           const Values& weight, const TensorSpec& spec)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(optimizer->mu) {
   ParameterTensors tensors;
   tensors.weight = weight;
   if (given.has_gradient != 0) {
@@ -145,9 +149,11 @@ absl::StatusOr<ParameterTensors> ToTensors(spw_optimizer* optimizer, const spw_p
     for (size_t i = 0; i < given.num_state; ++i) tensors.state.push_back(TensorId{given.state[i]});
     return tensors;
   }
-  SPILLWAY_ASSIGN_OR_RETURN(
-      tensors.state, RegisterState(optimizer->engine.get(), optimizer->rule, optimizer->format,
-                                   spec, weight, given.is_fresh != 0));
+  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<TensorSpec> specs,
+                            StateSpecs(optimizer->rule, optimizer->format, spec));
+  SPILLWAY_RETURN_IF_ERROR(optimizer->optimizer->CheckAdd(tensors, specs));
+  SPILLWAY_ASSIGN_OR_RETURN(tensors.state, RegisterState(optimizer->engine.get(), optimizer->format,
+                                                         specs, spec, weight, given.is_fresh != 0));
   return tensors;
 }
 

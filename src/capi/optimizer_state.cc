@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "spillway/optimizer.h"
+#include "src/base/default_floats.h"
 #include "src/base/interrupt.h"
 #include "src/base/status_macros.h"
 #include "src/capi/calls.h"
@@ -133,8 +134,8 @@ absl::Status ReadAll(const Transfer& transfer) {
   return absl::OkStatus();
 }
 
-// Writes the values that the caller gave, and changes no others. The weight itself changes only in
-// a split format, where it is part of its master weight.
+// Writes the values that the caller gave, and changes no others. The weight itself changes only if
+// it is its master weight (fp32), or part of it (a split format).
 absl::Status WriteAll(const Transfer& transfer) {
   const RestingState& state = transfer.state;
   const auto masters = transfer.masters != nullptr ? optim::Masters::kWrite : optim::Masters::kKeep;
@@ -164,6 +165,7 @@ spw_status* Move(spw_optimizer* optimizer, const spw_state* given,
     SPILLWAY_ASSIGN_OR_RETURN(const Transfer transfer,
                               CheckTransfer(optimizer, Grown(given, given->size, spw_state{})));
     const base::Uninterrupted whole;
+    const base::DefaultFloats floats;
     return move(transfer);
   });
 }
@@ -182,6 +184,7 @@ spw_status* spw_optimizer_masters(spw_optimizer* optimizer, size_t parameter, fl
     SPILLWAY_RETURN_IF_ERROR(CheckUsable(optimizer));
     SPILLWAY_RETURN_IF_ERROR(CheckNotNull(masters, "masters"));
     const base::Uninterrupted whole;
+    const base::DefaultFloats floats;
     MutexLock lock(&optimizer->mu);
     SPILLWAY_RETURN_IF_ERROR(CheckNumber(parameter, optimizer->parameters.size()));
     return ReadMasters(*optimizer, optimizer->parameters[parameter], {masters, num_elements});

@@ -38,6 +38,7 @@ struct Levels {
   float one_from = 0;  // a magnitude from here on has the level of 1
   float one_level = 0;
   float least_level = 0;  // least level of a magnitude that is not zero
+  float most_zero = 0;    // only a magnitude up to this, before the division, has level 0
   int zero_code = 0;      // a code is this plus or minus the level
 };
 
@@ -53,10 +54,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 using Floats = hn::ScalableTag<float>;
 using FloatLanes = hn::Vec<Floats>;
 
-// Returns the levels of ratios of magnitudes to the scale. A ratio above 1 and NaN get the level of
-// 1.
-HWY_INLINE FloatLanes LevelsOf(const Levels& levels, FloatLanes ratio) {
+// Returns the levels of magnitudes over the scale. A ratio above 1 and NaN get the level of 1.
+HWY_INLINE FloatLanes LevelsOf(const Levels& levels, FloatLanes magnitude, FloatLanes scale) {
   const Floats d;
+  const auto ratio = hn::Div(magnitude, scale);
   const auto one = hn::Set(d, 1.0F);
   const auto x = hn::IfThenElse(hn::Le(ratio, one), ratio, one);
   auto slope = hn::Set(d, levels.decades[0].slope);
@@ -72,7 +73,9 @@ HWY_INLINE FloatLanes LevelsOf(const Levels& levels, FloatLanes ratio) {
   auto level = hn::Min(hn::Add(hn::Mul(x, slope), offset), last);
   level =
       hn::IfThenElse(hn::Ge(x, hn::Set(d, levels.one_from)), hn::Set(d, levels.one_level), level);
-  const auto is_zero = hn::Lt(x, hn::Set(d, levels.decades[0].from));
+  // The ratio of a magnitude that is not zero may underflow to zero.
+  const auto is_zero = hn::And(hn::Lt(x, hn::Set(d, levels.decades[0].from)),
+                               hn::Le(magnitude, hn::Set(d, levels.most_zero)));
   return hn::IfThenZeroElse(is_zero, hn::Max(level, hn::Set(d, levels.least_level)));
 }
 
@@ -83,7 +86,7 @@ HWY_INLINE void EncodeVector(const Levels& levels, FloatLanes scale, const float
   const hn::RebindToSigned<Floats> di;
   const hn::Rebind<uint8_t, Floats> d8;
   const auto value = hn::LoadU(d, from);
-  const auto level = hn::ConvertTo(di, LevelsOf(levels, hn::Div(hn::Abs(value), scale)));
+  const auto level = hn::ConvertTo(di, LevelsOf(levels, hn::Abs(value), scale));
   const auto zero_code = hn::Set(di, levels.zero_code);
   // The signed map has no −1, and the unsigned map has no values below zero.
   const auto below = hn::Sub(zero_code, hn::Min(level, zero_code));
@@ -155,6 +158,7 @@ Levels MakeLevels(CodeMap map) {
   const bool is_signed = map == CodeMap::kSigned;
   levels.zero_code = is_signed ? kSignedZero : 0;
   levels.least_level = is_signed ? 0 : 1;
+  levels.most_zero = is_signed ? std::numeric_limits<float>::infinity() : 0;
   int first_level = 1;
   double before = 0;  // value of the previous level
   for (int i = 0; i < kDecades; ++i) {

@@ -132,7 +132,7 @@ absl::Status JoinMasterWeights(const TensorSpec& weight, const TensorSpec& state
   const bool is_16_bits = weight.dtype == DType::kF16 || weight.dtype == DType::kBF16;
   const uint64_t elements = optim::EncodedRowElements(weight.shape);
   const uint64_t rows = weight.shape.size() < 2 ? 1 : weight.num_rows();
-  if (!is_16_bits || state.dtype != DType::kU8 || state.shape.size() != 2 ||
+  if (elements == 0 || !is_16_bits || state.dtype != DType::kU8 || state.shape.size() != 2 ||
       state.num_rows() != rows || state.row_bytes() < elements) {
     return absl::InvalidArgumentError(absl::StrCat(
         "optimizer: tensor '", state.name, "' is no compact state of weight '", weight.name, "'"));

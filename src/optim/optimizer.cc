@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "src/base/default_floats.h"
 #include "src/base/interrupt.h"
 #include "src/base/status_macros.h"
 #include "src/optim/parameter_checks.h"
@@ -35,6 +36,11 @@ class StreamingOptimizer final : public Optimizer {
     min_pinned_bytes_ = std::max(min_pinned_bytes_, PinnedBytesFor(*engine_, parameter));
     parameters_.push_back(std::move(parameter));
     return parameters_.size() - 1;
+  }
+
+  absl::Status CheckAdd(const ParameterTensors& tensors,
+                        std::span<const TensorSpec> state) const override {
+    return CheckParameterBeforeState(*engine_, rule_, format_, tensors, state, seen_);
   }
 
   absl::StatusOr<std::vector<Use>> Uses(std::span<const size_t> parameters) const override {
@@ -64,8 +70,12 @@ class StreamingOptimizer final : public Optimizer {
   absl::Status Step(std::span<const Update> updates) override {
     SPILLWAY_RETURN_IF_ERROR(Check(updates));
     const base::Uninterrupted whole;
-    for (const Update& update : updates) {
+    const base::DefaultFloats floats;  // the norms and step sizes are computed on this thread
+    // Before any update: if one fails, none of the others keeps an address that the caller may
+    // free.
+    for (const Update& update : updates)
       parameters_[update.parameter].MoveTo(update.weight_memory, update.gradient_memory);
+    for (const Update& update : updates) {
       SPILLWAY_RETURN_IF_ERROR(UpdateParameter(engine_, pool_, parameters_[update.parameter],
                                                update.rule.value_or(rule_), update));
     }

@@ -2,11 +2,17 @@
 
 #include "src/optim/parameter_checks.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
+#include <set>
+#include <span>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -30,6 +36,11 @@ absl::Status Refuse(const Words&... words) {
 // The comparisons are written so that NaN fails.
 bool IsBelowOne(double value) { return value >= 0 && value < 1; }
 bool IsRate(double value) { return value >= 0 && value <= kMostFloat; }
+bool IsAboveZero(double value) { return IsRate(value) && static_cast<float>(value) > 0; }
+
+bool Has(RuleKind kind, std::initializer_list<RuleKind> kinds) {
+  return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
+}
 
 std::string ShapeName(const std::vector<int64_t>& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
@@ -79,19 +90,29 @@ absl::Status CheckSameShape(const TensorSpec& spec, const char* what, const Tens
                 weight.name, "' ", ShapeName(weight.shape));
 }
 
+// Returns the specs of a parameter's state tensors; null for those that are missing.
+absl::StatusOr<std::vector<const TensorSpec*>> SpecsOf(const Engine& engine,
+                                                       const std::vector<TensorId>& state) {
+  std::vector<const TensorSpec*> specs;
+  for (const TensorId id : state) {
+    if (id != TensorId()) SPILLWAY_RETURN_IF_ERROR(engine.CheckTile(id));
+    specs.push_back(id == TensorId() ? nullptr : &engine.Spec(id));
+  }
+  return specs;
+}
+
 // Checks that the state tensors match `expected`. Their names and tiles may differ.
-absl::Status CheckState(const Engine& engine, const std::vector<TensorSpec>& expected,
-                        const std::vector<TensorId>& state, const TensorSpec& weight) {
+absl::Status CheckState(const std::vector<TensorSpec>& expected,
+                        const std::vector<const TensorSpec*>& state, const TensorSpec& weight) {
   if (state.size() != expected.size()) {
     return Refuse("weight '", weight.name, "' has ", state.size(), " state tensors; it needs ",
                   expected.size());
   }
   for (size_t i = 0; i < state.size(); ++i) {
-    if (state[i] == TensorId()) {
+    if (state[i] == nullptr) {
       return Refuse("the state of weight '", weight.name, "' lacks '", expected[i].name, "'");
     }
-    SPILLWAY_RETURN_IF_ERROR(engine.CheckTile(state[i]));
-    const TensorSpec& spec = engine.Spec(state[i]);
+    const TensorSpec& spec = *state[i];
     const char* const what = expected[i].role == Role::kMoment ? "moment" : "master weight";
     if (spec.dtype != expected[i].dtype) {
       return Refuse(what, " '", spec.name, "' is ", View(Name(spec.dtype)), "; it must be ",
@@ -116,9 +137,11 @@ absl::Status CheckCutsAtBlocks(const CheckedParameter& parameter, const TensorSp
   return absl::OkStatus();
 }
 
-absl::Status CheckDistinct(const Engine& engine, const ParameterTensors& tensors,
-                           std::set<TensorId>* seen) {
-  std::set<TensorId> all = *seen;
+// Returns `seen` and the parameter's tensors. InvalidArgument if one of them is there already.
+absl::StatusOr<std::set<TensorId>> CheckDistinct(const Engine& engine,
+                                                 const ParameterTensors& tensors,
+                                                 const std::set<TensorId>& seen) {
+  std::set<TensorId> all = seen;
   std::vector<TensorId> ids = tensors.state;
   if (tensors.weight.memory == nullptr) ids.push_back(tensors.weight.tensor);
   if (tensors.gradient && tensors.gradient->memory == nullptr)
@@ -126,33 +149,37 @@ absl::Status CheckDistinct(const Engine& engine, const ParameterTensors& tensors
   for (const TensorId id : ids) {
     if (!all.insert(id).second) return Refuse("tensor '", engine.Spec(id).name, "' is given twice");
   }
-  *seen = std::move(all);
-  return absl::OkStatus();
+  return all;
 }
 
 }  // namespace
 
 absl::Status CheckRule(const Rule& rule) {
+  using enum RuleKind;
   const auto refuse = [](const char* name, double value, const char* range) {
     return Refuse(name, " is ", value, "; it must be ", range);
   };
   if (static_cast<int>(rule.kind) >= kNumRuleKinds) return Refuse("there is no such rule");
-  if (!IsBelowOne(rule.beta1)) return refuse("beta1", rule.beta1, "in [0, 1)");
-  if (!IsBelowOne(rule.beta2)) return refuse("beta2", rule.beta2, "in [0, 1)");
-  if (!IsBelowOne(rule.alpha)) return refuse("alpha", rule.alpha, "in [0, 1)");
-  if (!(rule.momentum >= 0 && rule.momentum <= 1))
+  if (Has(rule.kind, {kAdamW, kAdam, kLion, kLamb})) {
+    if (!IsBelowOne(rule.beta1)) return refuse("beta1", rule.beta1, "in [0, 1)");
+    if (!IsBelowOne(rule.beta2)) return refuse("beta2", rule.beta2, "in [0, 1)");
+  }
+  if (rule.kind == kRmsProp && !IsBelowOne(rule.alpha))
+    return refuse("alpha", rule.alpha, "in [0, 1)");
+  if (Has(rule.kind, {kSgd, kRmsProp, kLars}) && !(rule.momentum >= 0 && rule.momentum <= 1))
     return refuse("momentum", rule.momentum, "in [0, 1]");
-  if (!IsRate(rule.trust_coefficient))
+  if (rule.kind == kLars && !IsRate(rule.trust_coefficient))
     return refuse("trust_coefficient", rule.trust_coefficient, "at least 0 and finite");
+  if (Has(rule.kind, {kAdamW, kAdam, kRmsProp, kLamb, kAdafactor}) && !IsAboveZero(rule.epsilon))
+    return refuse("epsilon", rule.epsilon, "above 0 in single precision");
+  if (rule.kind != kAdafactor) return absl::OkStatus();
+  if (!(ToFloat(rule.epsilon * rule.epsilon) > 0))
+    return refuse("epsilon", rule.epsilon, "one whose square is above 0 in single precision");
   if (!IsRate(rule.beta2_decay))
     return refuse("beta2_decay", rule.beta2_decay, "at least 0 and finite");
   if (!IsRate(rule.epsilon2)) return refuse("epsilon2", rule.epsilon2, "at least 0 and finite");
   if (!IsRate(rule.clipping_threshold) || !(rule.clipping_threshold > 0))
     return refuse("clipping_threshold", rule.clipping_threshold, "above 0 and finite");
-  if (!IsRate(rule.epsilon) || !(static_cast<float>(rule.epsilon) > 0))
-    return refuse("epsilon", rule.epsilon, "above 0 in single precision");
-  if (rule.kind == RuleKind::kAdafactor && !(ToFloat(rule.epsilon * rule.epsilon) > 0))
-    return refuse("epsilon", rule.epsilon, "one whose square is above 0 in single precision");
   return absl::OkStatus();
 }
 
@@ -172,9 +199,12 @@ absl::Status CheckUpdate(const Update& update, const Rule& rule) {
                 ", has other state than the optimizer's, ", View(Name(rule.kind)));
 }
 
-absl::StatusOr<CheckedParameter> CheckParameter(const Engine& engine, const Rule& rule,
-                                                StateFormat format, const ParameterTensors& tensors,
-                                                std::set<TensorId>* seen) {
+namespace {
+
+// Checks a parameter whose state tensors have, or will have, the specs `state`.
+absl::StatusOr<CheckedParameter> CheckTensors(const Engine& engine, const Rule& rule,
+                                              StateFormat format, const ParameterTensors& tensors,
+                                              const std::vector<const TensorSpec*>& state) {
   SPILLWAY_ASSIGN_OR_RETURN(const TensorSpec weight,
                             Describe(engine, tensors.weight, "weight", tensors.shape));
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<TensorSpec> expected,
@@ -183,20 +213,13 @@ absl::StatusOr<CheckedParameter> CheckParameter(const Engine& engine, const Rule
   CheckedParameter checked;
   checked.num_elements = static_cast<uint64_t>(elements);
   checked.format = format;
-  if (!tensors.gradient && tensors.state.empty()) {
-    SPILLWAY_RETURN_IF_ERROR(CheckDistinct(engine, tensors, seen));
-    return checked;
-  }
-  SPILLWAY_RETURN_IF_ERROR(CheckState(engine, expected, tensors.state, weight));
-  if (!tensors.gradient) {
-    SPILLWAY_RETURN_IF_ERROR(CheckDistinct(engine, tensors, seen));
-    return checked;
-  }
+  if (!tensors.gradient && state.empty()) return checked;
+  SPILLWAY_RETURN_IF_ERROR(CheckState(expected, state, weight));
+  if (!tensors.gradient) return checked;
   SPILLWAY_ASSIGN_OR_RETURN(const TensorSpec gradient,
                             Describe(engine, *tensors.gradient, "gradient", weight.shape));
   SPILLWAY_RETURN_IF_ERROR(CheckValueType(gradient.dtype, "gradient", gradient.name));
   SPILLWAY_RETURN_IF_ERROR(CheckSameShape(gradient, "gradient", weight));
-  SPILLWAY_RETURN_IF_ERROR(CheckDistinct(engine, tensors, seen));
 
   const auto add = [&](const Values& values, const TensorSpec& spec, OperandKind kind) {
     checked.operands.push_back(OperandOf(values, spec, kind, checked.num_elements));
@@ -206,7 +229,7 @@ absl::StatusOr<CheckedParameter> CheckParameter(const Engine& engine, const Rule
   if (!checked.has_weight_beside_master) add(tensors.weight, weight, OperandKind::kMaster);
   for (size_t i = 0; i < expected.size(); ++i) {
     const bool is_moment = expected[i].role == Role::kMoment;
-    add(tensors.state[i], engine.Spec(tensors.state[i]),
+    add(tensors.state.empty() ? TensorId() : tensors.state[i], *state[i],
         is_moment ? OperandKind::kMoment : OperandKind::kMaster);
   }
   if (checked.has_weight_beside_master) add(tensors.weight, weight, OperandKind::kWeight);
@@ -223,12 +246,36 @@ absl::StatusOr<CheckedParameter> CheckParameter(const Engine& engine, const Rule
     for (size_t m = 0; m < moments.size(); ++m)
       checked.maps[m] = IsSquare(moments[m]) ? CodeMap::kUnsigned : CodeMap::kSigned;
     SPILLWAY_RETURN_IF_ERROR(CheckCutsAtBlocks(checked, weight));
-    if (IsSplit(format)) checked.keying_names = {engine.Spec(tensors.state.back()).name};
+    if (IsSplit(format)) checked.keying_names = {state.back()->name};
   } else {
     for (size_t i = expected.size() - moments.size(); i < expected.size(); ++i)
-      checked.keying_names.push_back(engine.Spec(tensors.state[i]).name);
+      checked.keying_names.push_back(state[i]->name);
   }
   return checked;
+}
+
+}  // namespace
+
+absl::StatusOr<CheckedParameter> CheckParameter(const Engine& engine, const Rule& rule,
+                                                StateFormat format, const ParameterTensors& tensors,
+                                                std::set<TensorId>* seen) {
+  SPILLWAY_ASSIGN_OR_RETURN(const auto state, SpecsOf(engine, tensors.state));
+  SPILLWAY_ASSIGN_OR_RETURN(CheckedParameter checked,
+                            CheckTensors(engine, rule, format, tensors, state));
+  SPILLWAY_ASSIGN_OR_RETURN(*seen, CheckDistinct(engine, tensors, *seen));
+  return checked;
+}
+
+absl::Status CheckParameterBeforeState(const Engine& engine, const Rule& rule, StateFormat format,
+                                       const ParameterTensors& tensors,
+                                       std::span<const TensorSpec> state,
+                                       const std::set<TensorId>& seen) {
+  ParameterTensors others = tensors;
+  others.state.clear();
+  std::vector<const TensorSpec*> specs;
+  for (const TensorSpec& spec : state) specs.push_back(&spec);
+  SPILLWAY_RETURN_IF_ERROR(CheckTensors(engine, rule, format, others, specs).status());
+  return CheckDistinct(engine, others, seen).status();
 }
 
 }  // namespace spillway::optim

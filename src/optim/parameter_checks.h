@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -78,10 +79,18 @@ absl::Status CheckRule(const Rule& rule);
 absl::Status CheckUpdate(const Update& update, const Rule& rule);
 
 // Checks a parameter's tensors and adds them to `seen`, in which none may be yet. A tensor that is
-// given twice would be updated twice, or its second lease would wait for the first.
+// given twice would be updated twice, or its second lease would wait for the first. After an error
+// `seen` is unchanged.
 absl::StatusOr<CheckedParameter> CheckParameter(const Engine& engine, const Rule& rule,
                                                 StateFormat format, const ParameterTensors& tensors,
                                                 std::set<TensorId>* seen);
+
+// Returns the error of CheckParameter for a parameter whose state tensors are not registered yet:
+// `state` has the specs that they will have, and `tensors.state` is not used.
+absl::Status CheckParameterBeforeState(const Engine& engine, const Rule& rule, StateFormat format,
+                                       const ParameterTensors& tensors,
+                                       std::span<const TensorSpec> state,
+                                       const std::set<TensorId>& seen);
 
 }  // namespace spillway::optim
 

@@ -28,6 +28,7 @@ absl::Status CheckTensors(const Engine& engine, const std::vector<TensorSpec>& e
                                                    expected.size()));
   }
   for (size_t i = 0; i < tensors.size(); ++i) {
+    SPILLWAY_RETURN_IF_ERROR(engine.CheckTile(tensors[i]));
     const TensorSpec& spec = engine.Spec(tensors[i]);
     if (spec.dtype == expected[i].dtype && spec.shape == expected[i].shape &&
         spec.tile_rows == expected[i].tile_rows)
@@ -241,8 +242,9 @@ absl::Status RestingState::WriteMaster(uint64_t tile, const std::vector<float>& 
                                        Masters masters) const {
   if (masters == Masters::kKeep) return absl::OkStatus();
   if (IsSplit(format_)) return WriteSplitMaster(tile, from);
-  if (masters == Masters::kWithWeight) SPILLWAY_RETURN_IF_ERROR(WriteRounded(tile, from));
-  if (spec_.dtype == DType::kF32) return absl::OkStatus();
+  const bool is_own = spec_.dtype == DType::kF32;
+  if (is_own || masters == Masters::kWithWeight) SPILLWAY_RETURN_IF_ERROR(WriteRounded(tile, from));
+  if (is_own) return absl::OkStatus();
   SPILLWAY_ASSIGN_OR_RETURN(const Lease lease,
                             engine_->AcquireHost({tensors_[0], tile}, Access::kDiscard));
   std::copy(from.begin(), from.end(), reinterpret_cast<float*>(lease.data()));

@@ -32,7 +32,8 @@ struct DecodedTile {
 
 // What a write of a tile does with the master weights: keeps them, writes them, or writes them and
 // the 16-bit weight, which is rounded from them. If master weights are split, kWrite and
-// kWithWeight both write weight and residuals.
+// kWithWeight both write weight and residuals. An fp32 weight is its own master weight, and both
+// write it.
 enum class Masters : uint8_t { kKeep, kWrite, kWithWeight };
 
 // The engine must outlive it, and so must a weight in the caller's memory. Holds one lease at a

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "src/base/default_floats.h"
 #include "src/base/interrupt.h"
 #include "src/base/status_macros.h"
 #include "src/optim/resting_state.h"
@@ -37,6 +38,7 @@ optim::Masters MastersOf(const TensorSpec& weight, const StateTensors& from,
 
 absl::Status ConvertState(Engine* engine, const Rule& rule, TensorId weight,
                           const StateTensors& from, const StateTensors& to, StateChange* change) {
+  SPILLWAY_RETURN_IF_ERROR(engine->CheckTile(weight));
   SPILLWAY_ASSIGN_OR_RETURN(
       const optim::RestingState source,
       optim::RestingState::Create(engine, rule, from.format, engine->Spec(weight), weight,
@@ -46,6 +48,7 @@ absl::Status ConvertState(Engine* engine, const Rule& rule, TensorId weight,
                                                         engine->Spec(weight), weight, to.tensors));
   const optim::Masters masters = MastersOf(engine->Spec(weight), from, to);
   const base::Uninterrupted whole;
+  const base::DefaultFloats floats;
   optim::DecodedTile before, after;
   for (uint64_t tile = 0; tile < source.num_tiles(); ++tile) {
     SPILLWAY_RETURN_IF_ERROR(source.Read(tile, &before));

@@ -78,17 +78,18 @@ class HeldTiles {
     }
   }
 
-  // Releases the tiles that end with the segment. In the last pass, also discards a transient
-  // gradient's tile, which is not needed any more.
+  // Releases the tiles that end with the segment, also after an error. In the last pass, also
+  // discards a transient gradient's tile, which is not needed any more.
   absl::Status Release(const Segment& segment) {
+    absl::Status first;
     for (size_t i = 0; i < leases_.size(); ++i) {
       const Operand& operand = parameter_.operands[i];
       if (!IsLeased(pass_, operand) || !EndsTile(parameter_, operand, segment)) continue;
       leases_[i].Release();
       if (i != CheckedParameter::kGradient || !operand.transient || !is_last_pass_) continue;
-      SPILLWAY_RETURN_IF_ERROR(engine_->Discard(TileAt(operand, segment.begin)));
+      first.Update(engine_->Discard(TileAt(operand, segment.begin)));
     }
-    return absl::OkStatus();
+    return first;
   }
 
   // After an error, fills the tiles that are leased with kDiscard with NaN from element `begin` on,
@@ -429,13 +430,15 @@ absl::Status UpdateParameter(Engine* engine, ThreadPool* pool, const CheckedPara
     if (is_last && parameter.passes.size() > 1) under_way.TakeUpSums();
     HeldTiles held(engine, parameter, pass, is_last);
     const auto visit = [&](const Segment& segment) {
-      const absl::Status status = held.Acquire(pool, segment);
-      if (!status.ok()) {
+      const absl::Status acquired = held.Acquire(pool, segment);
+      if (!acquired.ok()) {
         held.Spoil(segment.begin);
-        return status;
+        return acquired;
       }
       under_way.Visit(pass, held, segment);
-      return held.Release(segment);
+      const absl::Status released = held.Release(segment);
+      if (!released.ok()) held.Spoil(segment.end);  // of the tiles that go on
+      return released;
     };
     SPILLWAY_RETURN_IF_ERROR(ForEachSegment(parameter, visit));
   }

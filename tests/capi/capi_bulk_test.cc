@@ -12,10 +12,12 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "src/optim/element_codecs.h"
 #include "tests/capi/capi_testing.h"
+#include "tests/other_floats.h"
 #include "tests/seed.h"
 
 namespace spillway::test {
@@ -103,6 +105,23 @@ TEST_F(CapiBulkTest, ArithmeticIsThatOfMemory) {
     SPW_ASSERT_OK(spw_all_finite(engine_, id, &finite));
     EXPECT_EQ(finite, 1);
   }
+}
+
+TEST_F(CapiBulkTest, ArithmeticDoesNotDependOnTheCallersFloatingPointEnvironment) {
+  std::vector<float> values = Random();
+  for (size_t i = 0; i < kElements; i += 2) values[i] *= 1e-38f;  // some results are denormal
+  const auto compute = [&](const char* name) {
+    const uint32_t id = Register(name, SPW_F32, kRows, kColumns);
+    double sum = 0;
+    SPW_EXPECT_OK(spw_write(engine_, id, 0, values.data(), kElements * sizeof(float)));
+    SPW_EXPECT_OK(spw_add(engine_, id, values.data(), SPW_F32, -0.7));
+    SPW_EXPECT_OK(spw_scale(engine_, id, 1.1));
+    SPW_EXPECT_OK(spw_sum_of_squares(engine_, id, &sum));
+    return std::pair(Read<float>(id, kElements), sum);
+  };
+  const auto expected = compute("default");
+  const OtherFloats floats;
+  EXPECT_EQ(compute("other"), expected);
 }
 
 TEST_F(CapiBulkTest, OneElementThatIsNotFiniteIsFound) {

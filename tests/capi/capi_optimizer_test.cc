@@ -143,6 +143,32 @@ TEST_F(CapiOptimizerTest, ARefusedParameterLeavesOthersState) {
     ASSERT_NEAR(weight_[i], AdamW(first[i], gradient_[i], 2), 2e-6) << i;
 }
 
+// The gradient of a parameter that is added anew has another shape. The state of the last commit
+// stays.
+TEST_F(CapiOptimizerTest, ARefusedFreshParameterLeavesTheOldState) {
+  const std::vector<float> first = weight_;
+  Create();
+  Step(Add("w"), 1);
+  SPW_ASSERT_OK(spw_commit(engine_, nullptr, 0));
+  const uint32_t shorter = Register("g", SPW_F32, 1, kColumns);
+  Create();
+  spw_parameter fresh;
+  spw_parameter_init(&fresh, sizeof fresh);
+  fresh.name = "w";
+  fresh.weight = {weight_.data(), SPW_F32, 0};
+  fresh.has_gradient = 1;
+  fresh.gradient = {nullptr, 0, shorter};
+  fresh.shape = shape_;
+  fresh.rank = 2;
+  fresh.tile_rows = 3;
+  fresh.is_fresh = 1;
+  size_t number = 0;
+  SPW_EXPECT_ERROR(spw_optimizer_add(optimizer_, &fresh, &number), SPW_INVALID_ARGUMENT, "'g'");
+  Step(Add("w"), 2);
+  for (size_t i = 0; i < kElements; ++i)
+    ASSERT_NEAR(weight_[i], AdamW(first[i], gradient_[i], 2), 2e-6) << i;
+}
+
 // Models a framework that allocates a new gradient for each step.
 TEST_F(CapiOptimizerTest, AnUpdateSaysWhereMemoryLiesNow) {
   const std::vector<float> first = weight_;
@@ -332,6 +358,31 @@ TEST_F(CapiOptimizerTest, EveryFormatsStateIsReadAndWritten) {
   }
 }
 
+// An fp32 weight is its own master weight, in memory or in the engine.
+TEST_F(CapiOptimizerTest, TheMasterWeightsOfAnFp32WeightAreTheWeight) {
+  Create();
+  std::vector<float> given = gradient_, read(kElements);
+  spw_state state;
+  spw_state_init(&state, sizeof state);
+  state.num_elements = kElements;
+  spw_parameter parameter;
+  spw_parameter_init(&parameter, sizeof parameter);
+  const uint32_t in_engine = Register("in_engine", SPW_F32, kRows, kColumns);
+  parameter.weight = {nullptr, 0, in_engine};
+  parameter.tile_rows = 3;
+  SPW_ASSERT_OK(spw_optimizer_add(optimizer_, &parameter, &state.parameter));
+  for (const size_t number : {state.parameter, Add("in_memory")}) {
+    state.parameter = number;
+    state.masters = given.data();
+    SPW_ASSERT_OK(spw_optimizer_write_state(optimizer_, &state));
+    state.masters = read.data();
+    SPW_ASSERT_OK(spw_optimizer_read_state(optimizer_, &state));
+    EXPECT_EQ(read, given);
+  }
+  EXPECT_EQ(Read<float>(in_engine, kElements), given);
+  EXPECT_EQ(weight_, given);
+}
+
 // The master weight of a long vector has several tiles, and its encoded moments have one.
 TEST_F(CapiOptimizerTest, TheStateOfAVectorOfSeveralTilesIsReadAndWritten) {
   std::vector<float> given[3] = {weight_, gradient_, gradient_};  // master weights and moments
@@ -434,7 +485,7 @@ TEST_F(CapiOptimizerTest, WhatCannotBeIsNamed) {
   parameter.num_state = 2;
   SPW_EXPECT_ERROR(spw_optimizer_add(optimizer_, &parameter, &number), SPW_INVALID_ARGUMENT,
                    "54321");
-  Add("w");  // finds the state that a refused call registered
+  Add("w");
   update.step = 0;
   SPW_EXPECT_ERROR(spw_optimizer_step(optimizer_, &update, 1), SPW_INVALID_ARGUMENT, "step");
 }

@@ -128,6 +128,21 @@ TEST_P(Codes, OfEveryLength) {
   }
 }
 
+TEST_P(Codes, OfSecondMomentsWhoseRatioUnderflowsAreNotZeros) {
+  for (const float small : {std::numeric_limits<float>::denorm_min(), 1e-38F}) {
+    std::vector<float> values(37, small);
+    values[5] = 1e20F;
+    values[6] = 0;
+    std::vector<uint8_t> codes(values.size());
+    std::byte scale[4];
+    EncodeBlock(CodeMap::kUnsigned, values.data(), 37, scale, codes.data());
+    for (size_t i = 0; i < values.size(); ++i)
+      EXPECT_EQ(codes[i], i == 5 ? 255 : i == 6 ? 0 : 1) << i;
+    EncodeBlock(CodeMap::kSigned, values.data(), 37, scale, codes.data());
+    for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(codes[i], i == 5 ? 255 : 127) << i;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(InstructionSets, Codes,
                          testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
                          [](const auto& test) { return std::string(hwy::TargetName(test.param)); });

@@ -60,7 +60,11 @@ void ReferenceRow::Encode(const std::vector<std::vector<float>>& moments, std::b
         scale = std::max(scale, std::fabs(moments[m][i]));
       std::memcpy(bytes + 4 * (m * blocks() + block), &scale, 4);
       for (size_t i = block * kBlock; i < end; ++i) {
-        const float value = scale == 0 ? moments[m][i] : moments[m][i] / scale;
+        float value = scale == 0 ? moments[m][i] : moments[m][i] / scale;
+        // A second moment that is not zero does not get the code of zero, even if its ratio
+        // underflows.
+        if (maps[m] == CodeMap::kUnsigned && moments[m][i] > 0)
+          value = std::max(value, std::numeric_limits<float>::denorm_min());
         bytes[4 * maps.size() * blocks() + m * n + i] = std::byte{ReferenceCode(maps[m], value)};
       }
     }

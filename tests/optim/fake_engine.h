@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // An engine whose tiles are plain heap memory, for tests of the calls that an engine receives. It
-// records every lease and can refuse one. It has no tiers, no threads and no budget.
+// records every lease, and can refuse a lease or a discard. It has no tiers, no threads and no
+// budget.
 
 #ifndef SPILLWAY_TESTS_OPTIM_FAKE_ENGINE_H_
 #define SPILLWAY_TESTS_OPTIM_FAKE_ENGINE_H_
@@ -35,6 +36,10 @@ class FakeEngine : public Engine {
     return TensorId{static_cast<uint32_t>(specs_.size() - 1)};
   }
   const TensorSpec& Spec(TensorId id) const override { return *specs_.at(id.value); }
+  absl::Status CheckTile(TileRef tile) const override {
+    if (tile.tensor.value < specs_.size()) return absl::OkStatus();
+    return absl::InvalidArgumentError("the fake has no such tensor");
+  }
 
   absl::StatusOr<Lease> AcquireHost(TileRef tile, Access access) override {
     if (uses.size() == refuse_at) return absl::DataLossError("the page is rotten");
@@ -52,7 +57,7 @@ class FakeEngine : public Engine {
     return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
   }
 
-  // The rest of the interface does nothing, except that Discard is recorded.
+  // The rest of the interface does nothing, except that Discard is recorded and can fail.
   absl::Status Unregister(TensorId) override { return absl::OkStatus(); }
   absl::StatusOr<TensorId> Find(std::string_view) const override {
     return absl::NotFoundError("fake");
@@ -65,7 +70,7 @@ class FakeEngine : public Engine {
   absl::Status Evict(TileRef) override { return absl::OkStatus(); }
   absl::Status Discard(TileRef tile) override {
     discards.push_back({tile, uses.size()});
-    return absl::OkStatus();
+    return discard_status;
   }
   absl::Status EndStep() override { return absl::OkStatus(); }
   absl::Status Commit(std::string_view) override { return absl::OkStatus(); }
@@ -88,6 +93,7 @@ class FakeEngine : public Engine {
   };
   std::vector<Use> uses;  // of leases granted
   std::vector<Discarded> discards;
+  absl::Status discard_status;  // what Discard returns
   size_t refuse_at = std::numeric_limits<size_t>::max();
   int held = 0;
   int max_held = 0;

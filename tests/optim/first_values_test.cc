@@ -149,6 +149,8 @@ TEST(JoinMasterWeights, TakesWholeRowsOfAPairAlone) {
   EXPECT_FALSE(join(Weight(DType::kF32, {3, 4}), state, 8, row, 4).ok());
   EXPECT_FALSE(join(Weight(DType::kF16, {4, 4}), state, 8, row, 4).ok());
   EXPECT_FALSE(join(Weight(DType::kF16, {3, 400}), state, 8, row, 4).ok());
+  const TensorSpec empty = {.name = "w/compact", .dtype = DType::kU8, .shape = {3, 0}};
+  EXPECT_FALSE(join(Weight(DType::kF16, {3, 0}), empty, 0, 0, 0).ok());
 }
 
 }  // namespace

@@ -277,6 +277,22 @@ TEST(StateConversion, RefusesTensorsThatAreNotOfTheFormat) {
   EXPECT_TRUE(absl::IsInvalidArgument(parameter.Convert(from, to, &change)));
 }
 
+TEST(StateConversion, RefusesIdsOfNoTensor) {
+  Parameter parameter(kShapes[0], {});
+  const StateTensors from = parameter.MakeRandom(1), to = parameter.Make(StateFormat::kBf16);
+  const TensorId unknown{12345};
+  StateChange change;
+  for (const size_t i : {0, 2}) {
+    StateTensors wrong_from = from, wrong_to = to;
+    wrong_from.tensors[i] = wrong_to.tensors[i] = unknown;
+    EXPECT_TRUE(absl::IsInvalidArgument(parameter.Convert(wrong_from, to, &change)));
+    EXPECT_TRUE(absl::IsInvalidArgument(parameter.Convert(from, wrong_to, &change)));
+  }
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(ConvertState(&parameter.engine(), {}, unknown, from, to, &change)));
+  EXPECT_TRUE(parameter.engine().uses.empty());
+}
+
 TEST(StateConversion, RefusesVectorsThatAreCutInsideABlock) {
   Parameter parameter({"Cut", DType::kF16, {300}, 100}, {});
   const StateTensors from = parameter.MakeRandom(1);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -22,6 +23,7 @@
 #include "tests/optim/fake_engine.h"
 #include "tests/optim/norm_golden.h"
 #include "tests/optim/reference_parameter.h"
+#include "tests/other_floats.h"
 #include "tests/seed.h"
 
 namespace spillway::optim {
@@ -327,6 +329,36 @@ TEST(Norms, ANaNShowsInEveryElementAndAnInfiniteGradientInItsOwn) {
     OneMatrix infinite(UsualRule(kind), 1, 2);
     infinite.gradients()[5] = std::numeric_limits<float>::infinity();
     EXPECT_FALSE(std::isfinite(infinite.Step(0.5)[5])) << Name(kind);
+  }
+}
+
+// Some squares of gradients are denormal.
+TEST(Norms, DoNotDependOnTheCallersFloatingPointEnvironment) {
+  for (const RuleKind kind : {RuleKind::kLamb, RuleKind::kLars, RuleKind::kAdafactor}) {
+    ReferenceParameter p({.name = "w", .shape = {5, 8}}, DType::kF32, UsualRule(kind),
+                         StateFormat::kF32, 3);
+    p.NewGradient(4);
+    for (size_t i = 0; i < 8; ++i) PutValue(1e-20F, DType::kF32, i, &p.gradient);
+    const auto state_after_a_step = [&](bool is_default) {
+      FakeEngine engine;
+      ThreadPool pool(1);
+      const ParameterTensors tensors = RegisterParameter(engine, p);
+      const auto optimizer = *Optimizer::Create(&engine, &pool, p.rule, StateFormat::kF32);
+      const Update update = {
+          .parameter = *optimizer->Add(tensors), .step = 3, .learning_rate = 0.3};
+      const auto other =
+          is_default ? nullptr : std::make_unique<const spillway::test::OtherFloats>();
+      EXPECT_TRUE(optimizer->Step({&update, 1}).ok());
+      std::vector<std::vector<std::byte>> bytes;
+      std::vector<TensorId> ids = tensors.state;
+      ids.push_back(tensors.weight.tensor);
+      for (const TensorId id : ids) {
+        const auto content = engine.Content<std::byte>(id);
+        bytes.emplace_back(content.begin(), content.end());
+      }
+      return bytes;
+    };
+    EXPECT_EQ(state_after_a_step(false), state_after_a_step(true)) << Name(kind);
   }
 }
 

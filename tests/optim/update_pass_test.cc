@@ -18,6 +18,7 @@
 
 #include "spillway/optimizer.h"
 #include "spillway/thread_pool.h"
+#include "src/optim/parameter_checks.h"
 #include "tests/exhaustive.h"
 #include "tests/optim/fake_engine.h"
 #include "tests/optim/reference_parameter.h"
@@ -263,6 +264,51 @@ TEST(Optimizer, ReturnsTheEnginesFailureWithNothingHeldAndTheTileAsItWas) {
   EXPECT_TRUE(std::equal(before.begin() + 16, before.end(), content.begin() + 16));
 }
 
+// The weight is one tile, and each row of its gradient is one. The discard of the first fails.
+TEST(Optimizer, ADiscardThatFailsLeavesNaNWhereNothingWasWritten) {
+  FakeEngine engine;
+  ThreadPool pool(1);
+  ParameterTensors tensors = RegisterAdamW(engine, "w", {4, 8}, 0, DType::kF16);
+  TensorSpec rows = Spec("rows", DType::kF16, {4, 8}, 1);
+  rows.transient = true;
+  tensors.gradient = *engine.Register(rows, {});
+  const auto optimizer = Create(engine, pool);
+  const Update update = {.parameter = Add(*optimizer, tensors), .learning_rate = 0.1};
+  engine.discard_status = absl::UnavailableError("the file system is full");
+  EXPECT_EQ(optimizer->Step({&update, 1}), engine.discard_status);
+  EXPECT_EQ(engine.held, 0);
+  EXPECT_EQ(engine.discards.size(), 1U);
+  const auto weight = engine.Content<std::byte>(tensors.weight.tensor);
+  const Bytes bytes(weight.begin(), weight.end());
+  for (size_t i = 0; i < 32; ++i)
+    EXPECT_EQ(std::isnan(ValueAt(bytes, DType::kF16, i)), i >= 8) << i;
+}
+
+// After a step that failed, the caller may free the memory that it named before.
+TEST(Optimizer, AStepThatFailsMovesTheMemoryOfEveryParameterInTheList) {
+  FakeEngine engine;
+  ThreadPool pool(1);
+  const ParameterTensors first = RegisterAdamW(engine, "first", {8}, 0, DType::kF32);
+  ParameterTensors second = RegisterAdamW(engine, "second", {8}, 0, DType::kF32);
+  std::vector<float> old_weight(8, 1), weight(8, 1), old_gradient(8, 1), gradient(8, 1);
+  second.weight = Values(old_weight.data(), DType::kF32);
+  second.gradient = Values(old_gradient.data(), DType::kF32);
+  second.shape = {8};
+  const auto optimizer = Create(engine, pool);
+  Update updates[] = {{.parameter = Add(*optimizer, first), .learning_rate = 0.1},
+                      {.parameter = Add(*optimizer, second), .learning_rate = 0.1}};
+  updates[1].weight_memory = weight.data();
+  updates[1].gradient_memory = gradient.data();
+  engine.refuse_at = 0;
+  EXPECT_TRUE(absl::IsDataLoss(optimizer->Step(updates)));
+  engine.refuse_at = std::numeric_limits<size_t>::max();
+  std::fill(old_gradient.begin(), old_gradient.end(), -1.0F);
+  const Update unchanged = {.parameter = updates[1].parameter, .learning_rate = 0.1};
+  ASSERT_TRUE(optimizer->Step({&unchanged, 1}).ok());
+  EXPECT_EQ(old_weight, std::vector<float>(8, 1));
+  for (const float value : weight) EXPECT_LT(value, 1) << "the new gradient is above zero";
+}
+
 TEST(Optimizer, WithoutParametersDoesNothing) {
   FakeEngine engine;
   ThreadPool pool(1);
@@ -362,24 +408,40 @@ class Refusals : public testing::Test {
 };
 
 TEST_F(Refusals, OfConstantsOutOfRange) {
+  using enum RuleKind;
   const double nan = std::nan("");
+  // Sets the constant to the value in every kind. Those of `kinds` have it and are refused; the
+  // others ignore it.
+  const auto refuse = [&](const std::string& name, double Rule::* constant, double value,
+                          const std::vector<RuleKind>& kinds) {
+    for (int i = 0; i < kNumRuleKinds; ++i) {
+      Rule rule = UsualRule(static_cast<RuleKind>(i));
+      rule.*constant = value;
+      if (std::find(kinds.begin(), kinds.end(), rule.kind) != kinds.end()) {
+        ExpectRefused(CheckRule(rule), name);
+      } else {
+        EXPECT_TRUE(CheckRule(rule).ok()) << Name(rule.kind) << " has no " << name;
+      }
+    }
+  };
   for (const double value : {-0.1, 1.0, 2.0, nan}) {
-    ExpectRefused(Status(full_, {.beta1 = value}), "beta1");
-    ExpectRefused(Status(full_, {.beta2 = value}), "beta2");
-    ExpectRefused(Status(full_, {.alpha = value}), "alpha");
+    refuse("beta1", &Rule::beta1, value, {kAdamW, kAdam, kLion, kLamb});
+    refuse("beta2", &Rule::beta2, value, {kAdamW, kAdam, kLion, kLamb});
+    refuse("alpha", &Rule::alpha, value, {kRmsProp});
   }
   for (const double epsilon : {0.0, -1e-8, 1e-60, nan, HUGE_VAL, 1e39})
-    ExpectRefused(Status(full_, {.epsilon = epsilon}), "epsilon");
+    refuse("epsilon", &Rule::epsilon, epsilon, {kAdamW, kAdam, kRmsProp, kLamb, kAdafactor});
   for (const double momentum : {-0.1, 1.1, nan})
-    ExpectRefused(Status(full_, {.momentum = momentum}), "momentum");
+    refuse("momentum", &Rule::momentum, momentum, {kSgd, kRmsProp, kLars});
   for (const double value : {-0.1, nan, HUGE_VAL}) {
-    ExpectRefused(Status(full_, {.trust_coefficient = value}), "trust_coefficient");
-    ExpectRefused(Status(full_, {.beta2_decay = value}), "beta2_decay");
-    ExpectRefused(Status(full_, {.epsilon2 = value}), "epsilon2");
-    ExpectRefused(Status(full_, {.clipping_threshold = value}), "clipping_threshold");
+    refuse("trust_coefficient", &Rule::trust_coefficient, value, {kLars});
+    refuse("beta2_decay", &Rule::beta2_decay, value, {kAdafactor});
+    refuse("epsilon2", &Rule::epsilon2, value, {kAdafactor});
+    refuse("clipping_threshold", &Rule::clipping_threshold, value, {kAdafactor});
   }
-  ExpectRefused(Status(full_, {.clipping_threshold = 0}), "clipping_threshold is 0");
-  ExpectRefused(Status(full_, {.kind = RuleKind::kAdafactor, .epsilon = 1e-30}), "square");
+  refuse("clipping_threshold is 0", &Rule::clipping_threshold, 0, {kAdafactor});
+  refuse("square", &Rule::epsilon, 1e-30, {kAdafactor});
+  ExpectRefused(Status(full_, {.beta1 = nan}), "beta1");
   EXPECT_TRUE(Status(full_, {.beta1 = 0, .beta2 = 0, .epsilon = 1}).ok());
 }
 
@@ -470,6 +532,20 @@ TEST_F(Refusals, OfATensorGivenTwice) {
   const auto optimizer = Create(engine_, pool_);
   Add(*optimizer, half_);
   ExpectRefused(optimizer->Add(half_).status(), "is given twice");
+}
+
+// The gradient's tiles cut blocks of the 8-bit state. With another gradient the same tensors are
+// added.
+TEST_F(Refusals, LeaveTheTensorsFreeToBeAddedAgain) {
+  ParameterTensors tensors = {.weight = Register("w", DType::kF32, {512}),
+                              .gradient = Register("cut", DType::kF32, {512}, 100)};
+  const TensorSpec weight = engine_.Spec(tensors.weight.tensor);
+  const auto specs = StateSpecs(kAdamW, StateFormat::k8Bit, weight);
+  for (const TensorSpec& spec : *specs) tensors.state.push_back(*engine_.Register(spec, {}));
+  const auto optimizer = Create(engine_, pool_, kAdamW, StateFormat::k8Bit);
+  ExpectRefused(optimizer->Add(tensors).status(), "is cut every 100 elements");
+  tensors.gradient = Register("whole", DType::kF32, {512});
+  EXPECT_EQ(Add(*optimizer, tensors), 0U);
 }
 
 TEST_F(Refusals, OfUpdatesThatCannotBeApplied) {

@@ -159,8 +159,8 @@ class State:
 
     def write_state(self, parameter: int, weight: torch.Tensor | None, masters: torch.Tensor | None,
                     moments: Sequence[torch.Tensor]) -> None:
-        """Writes master weights and moments, given as to read_state. The weight changes only in the compact format, if master
-        weights are given."""
+        """Writes master weights and moments, given as to read_state. If master weights are given, the weight changes,
+        too, if it is fp32 or the format is compact."""
         self._move(library.spw_optimizer_write_state, parameter, weight, masters, moments)
 
     def _move(self, call: Any, parameter: int, weight: torch.Tensor | None, masters: torch.Tensor | None,
