@@ -185,6 +185,22 @@ TEST(Trainer, AskedToStopItFinishesTheStepAndCommits) {
   EXPECT_THAT(run.engine.committed_steps(), ElementsAre(3));
 }
 
+TEST(Trainer, AskedToStopWhenAllStepsAreDoneItIsDone) {
+  TrainingRun last(SmallOptions(3));
+  last.stop_at = 3;
+  auto summary = last.Go();
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(summary->reason, EndReason::kDone);
+
+  TrainerOptions options = SmallOptions(1000);
+  options.stop_after = 3;
+  TrainingRun stopped(options);
+  stopped.stop_at = 3;
+  summary = stopped.Go();
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(summary->reason, EndReason::kStoppedAfter);
+}
+
 TEST(Trainer, StopsAfterAsManyStepsOfThisRun) {
   TrainerOptions options = SmallOptions(1000);
   options.stop_after = 4;

@@ -159,7 +159,6 @@ absl::StatusOr<RunSummary> Trainer::Run(const Observer& observer, const std::ato
   if (!status.ok() && has_steps) status = CommitBefore(status);
   if (!is_done) return status;
   summary.commit = status;
-  if (stop.load()) summary.reason = EndReason::kInterrupted;
   summary.step = state_.step;
   summary.last_loss = state_.last_loss;
   return summary;
@@ -171,9 +170,13 @@ absl::Status Trainer::RunSteps(const Observer& observer, const std::atomic<bool>
   bool has_failed_evaluation = false;
   std::vector<StepTime> planned;
   step_begin_ns_ = NowNs();
-  while (state_.step < options_.schedule.total_steps && !stop.load()) {
+  while (state_.step < options_.schedule.total_steps) {
     if (options_.stop_after > 0 && summary->steps_this_run == options_.stop_after) {
       summary->reason = EndReason::kStoppedAfter;
+      break;
+    }
+    if (stop.load()) {
+      summary->reason = EndReason::kInterrupted;
       break;
     }
     SPILLWAY_HF_ASSIGN_OR_RETURN(StepRecord record, RunStep());
