@@ -364,6 +364,17 @@ TEST(Trainer, EvaluatesWhenItIsTime) {
   EXPECT_EQ(summary->last_evaluation->loss, run.records[3].evaluation->loss);
 }
 
+TEST(Trainer, AnEvaluationWhoseLossIsNotFiniteHasFailed) {
+  TrainerOptions options = SmallOptions(1);
+  options.evaluate_every = 1;
+  options.schedule.learning_rate = 1e39;  // more than fp32 holds
+  TrainingRun run(options);
+  const auto summary = run.Go();
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_FALSE(run.records[0].evaluation.has_value());
+  EXPECT_THAT(run.records[0].evaluation_error, HasSubstr("the loss of window 0 is not finite"));
+}
+
 TEST(Trainer, StateCountsWindowsAndUpdates) {
   TrainerOptions options = SmallOptions(3);
   options.model.accumulate = 2;

@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_format.h"
 #include "tools/hf/status_macros.h"
 
 namespace spillway::trainer {
@@ -24,6 +26,12 @@ absl::StatusOr<Evaluation> Evaluate(Model* model, const TokenData& data, int64_t
     if (stop != nullptr && stop->load()) return absl::CancelledError("interrupted");
     SPILLWAY_HF_RETURN_IF_ERROR(data.Read(window, inputs, targets));
     SPILLWAY_HF_ASSIGN_OR_RETURN(const double loss, model->Loss(inputs, targets));
+    if (!std::isfinite(loss)) {
+      return absl::OutOfRangeError(absl::StrFormat(
+          "the loss of window %d is not finite (%g): the weights are broken, or overflow in this "
+          "precision; try bf16 or fp32",
+          window, loss));
+    }
     evaluation.loss += loss;
   }
   evaluation.loss /= static_cast<double>(evaluation.windows);

@@ -16,8 +16,8 @@
 namespace spillway::trainer {
 
 // Returns the mean cross-entropy over windows 0 to `num_windows` − 1, or over all if there are
-// fewer, computed one window at a time. REQUIRES: num_windows >= 1. Cancelled if `stop`, which may
-// be null, becomes true.
+// fewer, computed one window at a time. REQUIRES: num_windows >= 1. OutOfRange if the loss of a
+// window is not finite. Cancelled if `stop`, which may be null, becomes true.
 absl::StatusOr<Evaluation> Evaluate(Model* model, const TokenData& data, int64_t sequence,
                                     int64_t num_windows, const std::atomic<bool>* stop);
 
