@@ -131,6 +131,15 @@ StoreNeed NeedOf(const TrainFlags& flags, const hf::ModelConfig& config) {
           .is_committed = options.durable};
 }
 
+// Checks the budgets and the disk space of the store, and of the export beside it.
+absl::Status CheckSpace(const TrainFlags& flags, const hf::ModelConfig& config,
+                        const StoreNeed& need) {
+  SPILLWAY_RETURN_IF_ERROR(CheckRoom(flags.engine, config, flags.trainer.model, need));
+  if (flags.save.empty() || flags.engine.store.empty()) return absl::OkStatus();
+  return CheckRoomForExport(PlaceOf(flags.engine), need, flags.save,
+                            trainer::ExportedBytes(trainer::ListParameters(config)));
+}
+
 // Checks the budgets, the disk space, the output files and the export's folder.
 absl::Status CheckPlaces(const TrainFlags& flags, const hf::ModelConfig& config,
                          const StoreNeed& need) {
@@ -145,7 +154,7 @@ absl::Status CheckPlaces(const TrainFlags& flags, const hf::ModelConfig& config,
       return absl::Status(free.code(), absl::StrCat("--save ", std::string(free.message())));
     }
   }
-  return CheckRoom(flags.engine, config, flags.trainer.model, need);
+  return CheckSpace(flags, config, need);
 }
 
 // A run that is resumed where no store is begins at step 0 and cuts the log off. FailedPrecondition
@@ -176,7 +185,7 @@ std::optional<AccumulationChoice> ChooseAccumulation(const hf::ModelConfig& conf
   AccumulationChoice choice = CompareOrders(config, options, flags->engine);
   options.accumulation_order = flags->accumulation_order.value_or(choice.order);
   const bool may_change = !flags->accumulation_order && options.by_layer();
-  if (may_change && !CheckRoom(flags->engine, config, options, NeedOf(*flags, config)).ok()) {
+  if (may_change && !CheckSpace(*flags, config, NeedOf(*flags, config)).ok()) {
     options.accumulation_order = trainer::AccumulationOrder::kMicroBatch;
   }
   choice.order = options.accumulation_order;
