@@ -199,7 +199,9 @@ TEST_F(BadModel, AWeightThatIsNotANumberIsNamedBeforeAStoreIsMade) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   std::memcpy(file.data() + file.size() - sizeof(nan), &nan, sizeof(nan));
   WriteFile(weights(), file);
-  EXPECT_EQ(RunCommand(EvalArguments()).exit_code, 1);
+  const Ended loaded = RunCommand(EvalArguments());
+  EXPECT_EQ(loaded.exit_code, 1);
+  EXPECT_THAT(loaded.err, HasSubstr("model.norm.weight: element 31 (nan) is not finite"));
   const Ended ended = RunCommand({"train", "--model", model(), "--data", training_.data(), "--seq",
                                   "16", "--steps", "1", "--store", training_.store()});
   EXPECT_EQ(ended.exit_code, 1);

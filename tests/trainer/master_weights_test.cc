@@ -120,7 +120,8 @@ class Export : public ::testing::Test {
     WriteFile(model_ / "model.safetensors", "never copied");
   }
   absl::Status ExportTo(const std::string& folder) {
-    return ExportModel(&engine_, parameters_, kConfig, model_.path(), folder);
+    return ExportWeights({{"w", {6, 4}}, {"v", {3, 4}}}, MasterWeights(&engine_, parameters_),
+                         kConfig, model_.path(), folder);
   }
 
   TempFolder model_;

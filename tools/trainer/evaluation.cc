@@ -16,7 +16,8 @@
 namespace spillway::trainer {
 
 absl::StatusOr<Evaluation> Evaluate(Model* model, const TokenData& data, int64_t sequence,
-                                    int64_t num_windows, const std::atomic<bool>* stop) {
+                                    int64_t num_windows, const std::atomic<bool>* stop,
+                                    const std::function<void(int64_t, int64_t)>& on_window) {
   const auto begin = std::chrono::steady_clock::now();
   Evaluation evaluation;
   evaluation.windows = static_cast<int64_t>(std::min<uint64_t>(num_windows, data.num_windows()));
@@ -33,6 +34,7 @@ absl::StatusOr<Evaluation> Evaluate(Model* model, const TokenData& data, int64_t
           window, loss));
     }
     evaluation.loss += loss;
+    if (on_window) on_window(window + 1, evaluation.windows);
   }
   evaluation.loss /= static_cast<double>(evaluation.windows);
   evaluation.seconds =

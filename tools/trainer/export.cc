@@ -312,19 +312,14 @@ absl::Status ExportWeights(const std::vector<ParameterShape>& parameters,
                       absl::StrReplaceAll(filled.message(), {{partial.path(), target}}));
 }
 
-absl::Status ExportModel(Engine* engine, const std::vector<Parameter>& parameters,
-                         const std::string& config_json, const std::string& model_folder,
-                         const std::string& folder) {
-  std::vector<ParameterShape> shapes;
-  for (const Parameter& parameter : parameters) {
-    shapes.push_back({parameter.name, parameter.shape});
-  }
-  // ExportWeights requests the weights in the order of `shapes`.
-  auto next = parameters.begin();
-  const auto weights = [&](const ParameterShape&, const ConsumeBytes& consume) {
-    return ReadMasterWeight(engine, *next++, consume);
+WeightStream MasterWeights(Engine* engine, const std::vector<Parameter>& parameters) {
+  return [engine, &parameters](const ParameterShape& wanted, const ConsumeBytes& consume) {
+    const auto found =
+        std::find_if(parameters.begin(), parameters.end(),
+                     [&](const Parameter& parameter) { return parameter.name == wanted.name; });
+    if (found != parameters.end()) return ReadMasterWeight(engine, *found, consume);
+    return absl::InternalError(absl::StrFormat("the engine has no parameter %s", wanted.name));
   };
-  return ExportWeights(shapes, weights, config_json, model_folder, folder);
 }
 
 }  // namespace spillway::trainer

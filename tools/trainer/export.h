@@ -46,10 +46,8 @@ absl::Status ExportWeights(const std::vector<ParameterShape>& parameters,
                            const WeightStream& weights, const std::string& config_json,
                            const std::string& model_folder, const std::string& folder);
 
-// Exports an engine's master weights in the same way.
-absl::Status ExportModel(Engine* engine, const std::vector<Parameter>& parameters,
-                         const std::string& config_json, const std::string& model_folder,
-                         const std::string& folder);
+// Returns the stream of an engine's master weights. `parameters` must outlive it.
+WeightStream MasterWeights(Engine* engine, const std::vector<Parameter>& parameters);
 
 }  // namespace spillway::trainer
 
