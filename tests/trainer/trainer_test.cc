@@ -175,6 +175,19 @@ TEST(Trainer, CommitsEveryFewStepsAndNeverTwiceTheSame) {
   EXPECT_THAT(odd.engine.committed_steps(), ElementsAre(2, 4, 5));
 }
 
+TEST(Trainer, CommitsAreTimedInTheNextRecordAndTheSummary) {
+  TrainerOptions options = SmallOptions(5);
+  options.commit_every = 2;
+  TrainingRun run(options);
+  const auto summary = run.Go();
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  std::vector<bool> timed;
+  for (const StepRecord& record : run.records) timed.push_back(record.commit_seconds > 0);
+  EXPECT_THAT(timed, ElementsAre(false, false, true, false, true));
+  EXPECT_EQ(summary->commits, 3);
+  EXPECT_GT(summary->commit_seconds, run.records[2].commit_seconds + run.records[4].commit_seconds);
+}
+
 TEST(Trainer, AskedToStopItFinishesTheStepAndCommits) {
   TrainingRun run(SmallOptions(1000));
   run.stop_at = 3;

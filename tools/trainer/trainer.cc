@@ -159,6 +159,8 @@ absl::StatusOr<RunSummary> Trainer::Run(const Observer& observer, const std::ato
   if (!status.ok() && has_steps) status = CommitBefore(status);
   if (!is_done) return status;
   summary.commit = status;
+  summary.commits = commits_;
+  summary.commit_seconds = commit_seconds_;
   summary.step = state_.step;
   summary.last_loss = state_.last_loss;
   return summary;
@@ -290,6 +292,8 @@ absl::StatusOr<StepRecord> Trainer::RunStep() {
   record.state = StateTraffic(after) - StateTraffic(before);
   record.plan = after.plan;
   record.stall_seconds = after.stall_seconds - before.stall_seconds;
+  record.commit_seconds =
+      commit_seconds_ - std::exchange(recorded_commit_seconds_, commit_seconds_);
   record.flop_utilisation = step_flops_ / record.seconds / peak_flops_;
   return record;
 }
@@ -403,7 +407,10 @@ absl::Status Trainer::Commit() {
   const auto begin_ns = NowNs();
   SPILLWAY_HF_RETURN_IF_ERROR(engine_->Commit(SerializeTrainState(state_)));
   committed_step_ = state_.step;
-  step_begin_ns_ += NowNs() - begin_ns;  // the step takes what else is done between two steps
+  const int64_t elapsed_ns = NowNs() - begin_ns;
+  ++commits_;
+  commit_seconds_ += static_cast<double>(elapsed_ns) / 1e9;
+  step_begin_ns_ += elapsed_ns;  // the step takes what else is done between two steps
   return absl::OkStatus();
 }
 

@@ -75,6 +75,8 @@ struct RunSummary {
   double tokens_per_second = 0;  // over this run's steps, without evaluations and commits
   StepTime median_step;          // over this run's steps from the third on; zeros if there are none
   absl::Status commit;           // of the commit after the last step
+  int64_t commits = 0;           // made by this run
+  double commit_seconds = 0;     // of all of them together
 };
 
 // Thread-compatible. The engine, the pool and the data must outlive it.
@@ -144,10 +146,13 @@ class Trainer {
   // The stats up to which step records have counted transfers. Empty after an evaluation or a
   // commit, whose transfers count in no step.
   std::optional<EngineStats> counted_;
-  int64_t committed_step_ = -1;     // -1: never
-  bool is_updating_ = false;        // an update is under way: the tensors are between two steps
-  bool may_be_unreadable_ = false;  // a read failed, and the tiles were not checked since
-  std::vector<int32_t> inputs_;     // [accumulate × micro_batch × sequence]
+  int64_t committed_step_ = -1;         // -1: never
+  int64_t commits_ = 0;                 // of this run
+  double commit_seconds_ = 0;           // of all of them together
+  double recorded_commit_seconds_ = 0;  // the part that step records have counted
+  bool is_updating_ = false;            // an update is under way: the tensors are between two steps
+  bool may_be_unreadable_ = false;      // a read failed, and the tiles were not checked since
+  std::vector<int32_t> inputs_;         // [accumulate × micro_batch × sequence]
   std::vector<int32_t> targets_;
 };
 
