@@ -92,6 +92,23 @@ TEST_F(Eval, SixteenBitsAreCloseToFp32) {
   }
 }
 
+TEST_F(Eval, AModelThatOverflowsHasNoLoss) {
+  std::string file = ReadFile(weights());
+  const std::vector<float> norm(32, 60'000);  // the last tensor; its outputs do not fit fp16
+  const size_t bytes = norm.size() * sizeof(float);
+  std::memcpy(file.data() + file.size() - bytes, norm.data(), bytes);
+  WriteFile(weights(), file);
+  for (const char* precision : {"fp32", "bf16"}) {
+    const Ended ended = RunCommand(EvalArguments() + Arguments{"--precision", precision});
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  }
+  const Ended ended = RunCommand(EvalArguments() + Arguments{"--precision", "fp16-amp"});
+  EXPECT_EQ(ended.exit_code, 1) << ended.out;
+  EXPECT_THAT(ended.err, HasSubstr("is not finite (nan): the weights are broken, or overflow in "
+                                   "this precision; try bf16 or fp32"));
+  EXPECT_THAT(ended.out, IsEmpty());
+}
+
 TEST_F(Generate, PrintsNewTokensOnly) {
   const Ended ended = RunCommand(GenerateArguments());
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
@@ -182,7 +199,9 @@ TEST_F(BadModel, AWeightThatIsNotANumberIsNamedBeforeAStoreIsMade) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   std::memcpy(file.data() + file.size() - sizeof(nan), &nan, sizeof(nan));
   WriteFile(weights(), file);
-  EXPECT_EQ(RunCommand(EvalArguments()).exit_code, 1);
+  const Ended loaded = RunCommand(EvalArguments());
+  EXPECT_EQ(loaded.exit_code, 1);
+  EXPECT_THAT(loaded.err, HasSubstr("model.norm.weight: element 31 (nan) is not finite"));
   const Ended ended = RunCommand({"train", "--model", model(), "--data", training_.data(), "--seq",
                                   "16", "--steps", "1", "--store", training_.store()});
   EXPECT_EQ(ended.exit_code, 1);

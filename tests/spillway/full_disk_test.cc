@@ -130,6 +130,30 @@ TEST_P(FullDisk, FilledByOthersTheLastCommitStands) {
   }
 }
 
+// The store and the export fit on the larger disks, and only each alone on some of the smaller
+// ones.
+TEST(FullDiskForTwo, ARunThatBeginsHasRoomForItsExport) {
+  if (geteuid() != 0) GTEST_SKIP() << "mounting a file system needs root";
+  const Training training;
+  nlohmann::json config = TinyConfig();
+  config["intermediate_size"] = 4096;  // weights of 3 MiB
+  WriteTinyModel(training.model(), config);
+  int refused = 0;
+  for (uint64_t mib = 8; mib <= 24; ++mib) {
+    const SmallDisk disk(DiskKind::kTmpfs, mib * 1024, training / "disk");
+    if (!disk.is_mounted()) GTEST_SKIP() << disk.why();
+    const Ended ended =
+        RunCommand(training.Train(1) + Arguments{"--store", disk.path() + "/store", "--save",
+                                                 disk.path() + "/tuned", "--durability", "none"});
+    if (ended.exit_code == 0) continue;
+    EXPECT_EQ(ended.exit_code, 1) << ended.err;
+    EXPECT_THAT(ended.err, Not(HasSubstr("step 1/"))) << "refused before the run: " << ended.err;
+    EXPECT_TRUE(fs::is_empty(disk.path())) << ended.err;
+    if (ended.err.find("are on one file system") != std::string::npos) ++refused;
+  }
+  EXPECT_GE(refused, 2);
+}
+
 std::string NameOf(const ::testing::TestParamInfo<std::tuple<DiskKind, uint64_t>>& info) {
   const auto& [kind, kib] = info.param;
   return (kind == DiskKind::kTmpfs ? "Tmpfs" : "Ext4") + std::to_string(kib) + "KiB";

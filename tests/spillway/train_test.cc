@@ -53,6 +53,8 @@ TEST(Train, TheSummaryIsOneObjectWithEverythingPromised) {
   EXPECT_GT(json["written_bytes"]["nvme"], 0);
   EXPECT_EQ(json["ssd_bytes_written"], json["written_bytes"]["nvme"]);
   EXPECT_TRUE(json["final_loss"].is_number());
+  EXPECT_EQ(json["commits"], 1);
+  EXPECT_GT(json["commit_s"], 0);
   EXPECT_GT(json["tokens_per_s"], 0);
   EXPECT_GE(json["overlap"], 0);
   EXPECT_LE(json["overlap"], 1);
@@ -86,6 +88,18 @@ TEST(Train, TheSummarySaysHowLongADriveLasts) {
               ContainsRegex("drive wear: [0-9.]+ [KM]iB written in 4 steps, .* rated for lasts "
                             "[0-9]+ steps"));
   EXPECT_THAT(summary(training.Train(4)), Not(HasSubstr("drive wear")));
+}
+
+TEST(Train, TheSummaryHasTheTimeOfItsCommits) {
+  const Training training;
+  Arguments arguments = training.TrainInStore(4) + Arguments{"--commit-every", "2"};
+  std::erase(arguments, "--json");
+  const Ended ended = RunCommand(arguments);
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out, ContainsRegex("\ncommits: 2, [0-9]+\.[0-9] s in all\n"));
+  const std::vector<Json> lines = ReadLog(training.log());
+  ASSERT_EQ(lines.size(), 4U);
+  for (size_t i = 0; i < lines.size(); ++i) EXPECT_EQ(lines[i].contains("commit_s"), i == 2) << i;
 }
 
 TEST(Train, TheLogHasALineAStep) {

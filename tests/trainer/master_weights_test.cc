@@ -20,6 +20,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "spillway/optimizer.h"
+#include "tests/read_only_mount.h"
 #include "tests/temp_folder.h"
 #include "tests/trainer/heap_engine.h"
 #include "tools/hf/model_folder.h"
@@ -119,7 +120,8 @@ class Export : public ::testing::Test {
     WriteFile(model_ / "model.safetensors", "never copied");
   }
   absl::Status ExportTo(const std::string& folder) {
-    return ExportModel(&engine_, parameters_, kConfig, model_.path(), folder);
+    return ExportWeights({{"w", {6, 4}}, {"v", {3, 4}}}, MasterWeights(&engine_, parameters_),
+                         kConfig, model_.path(), folder);
   }
 
   TempFolder model_;
@@ -158,6 +160,21 @@ TEST_F(Export, TakesAnEmptyFolder) {
   std::filesystem::create_directories(out_ / "empty");
   EXPECT_TRUE(ExportTo(out_ / "empty").ok());
   EXPECT_TRUE(std::filesystem::exists(out_ / "empty/model.safetensors"));
+}
+
+TEST_F(Export, RefusesAFolderThatARenameCannotReplace) {
+  std::filesystem::create_directories(out_ / "empty");
+  std::vector<std::string> names = {"empty/.", "empty/..", "missing/."};
+  // Tells a mount in the same file system, too.
+  const test::ReadOnlyMount mount(out_ / "empty", out_ / "mount");
+  if (mount.is_mounted()) names.emplace_back("mount/");
+  for (const std::string& name : names) {
+    const absl::Status status = CheckExportFolder(out_ / name, 1);
+    EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("name a folder inside it"));
+    EXPECT_TRUE(absl::IsAlreadyExists(ExportTo(out_ / name))) << name;
+  }
+  if (!mount.is_mounted()) GTEST_SKIP() << "the mount point is left out: " << mount.why();
 }
 
 // An export removes the partial folders of killed exports to the same target. It leaves the folders

@@ -73,6 +73,12 @@ TEST(StepLog, AnEvaluationAddsFields) {
   EXPECT_THAT(ToPeopleLine(record, 10), HasSubstr("validation loss 2.5000 over 8 windows"));
 }
 
+TEST(StepLog, ACommitAddsItsSeconds) {
+  StepRecord record = Example();
+  record.commit_seconds = 1.5;
+  EXPECT_EQ(Json::parse(ToJsonLine(record))["commit_s"], 1.5);
+}
+
 TEST(StepLog, APlanAddsFields) {
   StepRecord record = Example();
   record.plan.plans = 1;

@@ -175,6 +175,19 @@ TEST(Trainer, CommitsEveryFewStepsAndNeverTwiceTheSame) {
   EXPECT_THAT(odd.engine.committed_steps(), ElementsAre(2, 4, 5));
 }
 
+TEST(Trainer, CommitsAreTimedInTheNextRecordAndTheSummary) {
+  TrainerOptions options = SmallOptions(5);
+  options.commit_every = 2;
+  TrainingRun run(options);
+  const auto summary = run.Go();
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  std::vector<bool> timed;
+  for (const StepRecord& record : run.records) timed.push_back(record.commit_seconds > 0);
+  EXPECT_THAT(timed, ElementsAre(false, false, true, false, true));
+  EXPECT_EQ(summary->commits, 3);
+  EXPECT_GT(summary->commit_seconds, run.records[2].commit_seconds + run.records[4].commit_seconds);
+}
+
 TEST(Trainer, AskedToStopItFinishesTheStepAndCommits) {
   TrainingRun run(SmallOptions(1000));
   run.stop_at = 3;
@@ -183,6 +196,22 @@ TEST(Trainer, AskedToStopItFinishesTheStepAndCommits) {
   EXPECT_EQ(summary->reason, EndReason::kInterrupted);
   EXPECT_EQ(summary->step, 3);
   EXPECT_THAT(run.engine.committed_steps(), ElementsAre(3));
+}
+
+TEST(Trainer, AskedToStopWhenAllStepsAreDoneItIsDone) {
+  TrainingRun last(SmallOptions(3));
+  last.stop_at = 3;
+  auto summary = last.Go();
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(summary->reason, EndReason::kDone);
+
+  TrainerOptions options = SmallOptions(1000);
+  options.stop_after = 3;
+  TrainingRun stopped(options);
+  stopped.stop_at = 3;
+  summary = stopped.Go();
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(summary->reason, EndReason::kStoppedAfter);
 }
 
 TEST(Trainer, StopsAfterAsManyStepsOfThisRun) {
@@ -346,6 +375,17 @@ TEST(Trainer, EvaluatesWhenItIsTime) {
   EXPECT_THAT(evaluated, ElementsAre(false, true, false, true, false));
   EXPECT_EQ(run.records[1].evaluation->windows, (400 - 1) / 8) << "all that there are";
   EXPECT_EQ(summary->last_evaluation->loss, run.records[3].evaluation->loss);
+}
+
+TEST(Trainer, AnEvaluationWhoseLossIsNotFiniteHasFailed) {
+  TrainerOptions options = SmallOptions(1);
+  options.evaluate_every = 1;
+  options.schedule.learning_rate = 1e39;  // more than fp32 holds
+  TrainingRun run(options);
+  const auto summary = run.Go();
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_FALSE(run.records[0].evaluation.has_value());
+  EXPECT_THAT(run.records[0].evaluation_error, HasSubstr("the loss of window 0 is not finite"));
 }
 
 TEST(Trainer, StateCountsWindowsAndUpdates) {

@@ -67,13 +67,17 @@ std::vector<FixedFlag> WithFormat(std::vector<FixedFlag> fixed, StateFormat form
 
 absl::StatusOr<StateChange> ConvertRun(Engine* engine, const hf::ModelConfig& config,
                                        const ModelOptions& options, TrainState state,
-                                       const std::atomic<bool>& stop) {
+                                       const std::atomic<bool>& stop,
+                                       const std::function<void(size_t, size_t)>& on_parameter) {
   ModelOptions before = options;
   SPILLWAY_HF_ASSIGN_OR_RETURN(before.state_format, FormatOf(state.fixed));
   const int64_t tile_elements = TileElements(config);
   StateChange change;
-  for (const ParameterShape& shape : ListParameters(config)) {
-    if (options.groups.IsFrozen(shape.name)) continue;
+  std::vector<ParameterShape> trained = ListParameters(config);
+  std::erase_if(trained,
+                [&](const ParameterShape& shape) { return options.groups.IsFrozen(shape.name); });
+  size_t done = 0;
+  for (const ParameterShape& shape : trained) {
     if (stop)
       return absl::CancelledError(
           "interrupted; the optimizer state is as it was: add --resume --convert to convert it");
@@ -88,6 +92,7 @@ absl::StatusOr<StateChange> ConvertRun(Engine* engine, const hf::ModelConfig& co
       if (std::find(kept.begin(), kept.end(), id) != kept.end()) continue;
       SPILLWAY_HF_RETURN_IF_ERROR(engine->Unregister(id));
     }
+    if (on_parameter) on_parameter(++done, trained.size());
   }
   state.fixed = WithFormat(std::move(state.fixed), options.state_format);
   SPILLWAY_HF_RETURN_IF_ERROR(engine->Commit(SerializeTrainState(state)));

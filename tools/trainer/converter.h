@@ -7,6 +7,8 @@
 #define SPILLWAY_TOOLS_TRAINER_CONVERTER_H_
 
 #include <atomic>
+#include <cstddef>
+#include <functional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -30,11 +32,12 @@ std::vector<FixedFlag> WithFormat(std::vector<FixedFlag> fixed, StateFormat form
 // `options`, and commits it with `state` changed accordingly. The engine must have no tensors yet,
 // and its store must have room for both states; afterwards the engine may be used for Stats only.
 // Cancelled if `stop` becomes true, which is checked before each parameter. DataLoss if the commit
-// lacks a tensor. After an error the store has the old state, or possibly the new one if the commit
+// lacks a tensor. `on_parameter` is called after each parameter with the number of parameters done
+// and of all. After an error the store has the old state, or possibly the new one if the commit
 // itself failed.
-absl::StatusOr<StateChange> ConvertRun(Engine* engine, const hf::ModelConfig& config,
-                                       const ModelOptions& options, TrainState state,
-                                       const std::atomic<bool>& stop);
+absl::StatusOr<StateChange> ConvertRun(
+    Engine* engine, const hf::ModelConfig& config, const ModelOptions& options, TrainState state,
+    const std::atomic<bool>& stop, const std::function<void(size_t, size_t)>& on_parameter = {});
 
 }  // namespace spillway::trainer
 

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 
 #include "absl/status/statusor.h"
 #include "tools/trainer/metrics/step_log.h"
@@ -16,10 +17,12 @@
 namespace spillway::trainer {
 
 // Returns the mean cross-entropy over windows 0 to `num_windows` − 1, or over all if there are
-// fewer, computed one window at a time. REQUIRES: num_windows >= 1. Cancelled if `stop`, which may
-// be null, becomes true.
+// fewer, computed one window at a time. REQUIRES: num_windows >= 1. OutOfRange if the loss of a
+// window is not finite. Cancelled if `stop`, which may be null, becomes true. `on_window` is called
+// after each window with the number of windows done and of all.
 absl::StatusOr<Evaluation> Evaluate(Model* model, const TokenData& data, int64_t sequence,
-                                    int64_t num_windows, const std::atomic<bool>* stop);
+                                    int64_t num_windows, const std::atomic<bool>* stop,
+                                    const std::function<void(int64_t, int64_t)>& on_window = {});
 
 }  // namespace spillway::trainer
 

@@ -63,14 +63,32 @@ absl::Status CannotMake(const std::string& folder, int error) {
                       folder, std::strerror(error)));
 }
 
-// Checks whether an export may use this name.
+// Whether something is mounted at the folder, even if it is of the same file system. False where
+// the kernel cannot tell (before 5.8).
+bool IsMountPoint(const std::string& folder) {
+  struct statx info{};
+  return statx(AT_FDCWD, folder.c_str(), AT_SYMLINK_NOFOLLOW, 0, &info) == 0 &&
+         (info.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
+}
+
+absl::Status CannotReplace(const std::string& folder, const char* what) {
+  return absl::AlreadyExistsError(absl::StrFormat(
+      "%s %s, which an export cannot replace; name a folder inside it", folder, what));
+}
+
+// Checks whether an export may use this name, and can rename a folder to it.
 absl::Status CheckFree(const std::string& folder) {
+  const fs::path last = fs::path(folder).filename();
+  if (last == "." || last == "..") return CannotReplace(folder, "ends in . or ..");
   std::error_code error;
   const fs::file_status status = fs::symlink_status(folder, error);
   if (!fs::exists(status)) return absl::OkStatus();
   if (fs::is_symlink(status)) {
     return absl::AlreadyExistsError(absl::StrFormat(
         "%s is a symbolic link, which an export cannot replace; name the folder itself", folder));
+  }
+  if (fs::is_directory(status) && IsMountPoint(folder)) {
+    return CannotReplace(folder, "is a mount point");
   }
   if (fs::is_directory(status) && fs::is_empty(folder, error) && !error) return absl::OkStatus();
   return absl::AlreadyExistsError(absl::StrFormat(
@@ -294,19 +312,14 @@ absl::Status ExportWeights(const std::vector<ParameterShape>& parameters,
                       absl::StrReplaceAll(filled.message(), {{partial.path(), target}}));
 }
 
-absl::Status ExportModel(Engine* engine, const std::vector<Parameter>& parameters,
-                         const std::string& config_json, const std::string& model_folder,
-                         const std::string& folder) {
-  std::vector<ParameterShape> shapes;
-  for (const Parameter& parameter : parameters) {
-    shapes.push_back({parameter.name, parameter.shape});
-  }
-  // ExportWeights requests the weights in the order of `shapes`.
-  auto next = parameters.begin();
-  const auto weights = [&](const ParameterShape&, const ConsumeBytes& consume) {
-    return ReadMasterWeight(engine, *next++, consume);
+WeightStream MasterWeights(Engine* engine, const std::vector<Parameter>& parameters) {
+  return [engine, &parameters](const ParameterShape& wanted, const ConsumeBytes& consume) {
+    const auto found =
+        std::find_if(parameters.begin(), parameters.end(),
+                     [&](const Parameter& parameter) { return parameter.name == wanted.name; });
+    if (found != parameters.end()) return ReadMasterWeight(engine, *found, consume);
+    return absl::InternalError(absl::StrFormat("the engine has no parameter %s", wanted.name));
   };
-  return ExportWeights(shapes, weights, config_json, model_folder, folder);
 }
 
 }  // namespace spillway::trainer

@@ -21,10 +21,11 @@
 namespace spillway::trainer {
 
 // Checks whether an export of `weight_bytes` can be written to `folder`, as far as this can be
-// determined in advance. AlreadyExists if `folder` exists and is not an empty folder; Unavailable
-// if no folder can be created there; ResourceExhausted if its file system has less free space or
-// the limit on a file's size is too low. Leaves nothing behind, and removes what killed exports to
-// that folder left.
+// determined in advance. AlreadyExists if `folder` exists and is not an empty folder, or if a
+// rename cannot replace it: a mount point, or a name that ends in "." or "..". Unavailable if no
+// folder can be created there; ResourceExhausted if its file system has less free space or the
+// limit on a file's size is too low. Leaves nothing behind, and removes what killed exports to that
+// folder left.
 absl::Status CheckExportFolder(const std::string& folder, uint64_t weight_bytes);
 
 // Returns the bytes of the parameters in fp32.
@@ -45,10 +46,8 @@ absl::Status ExportWeights(const std::vector<ParameterShape>& parameters,
                            const WeightStream& weights, const std::string& config_json,
                            const std::string& model_folder, const std::string& folder);
 
-// Exports an engine's master weights in the same way.
-absl::Status ExportModel(Engine* engine, const std::vector<Parameter>& parameters,
-                         const std::string& config_json, const std::string& model_folder,
-                         const std::string& folder);
+// Returns the stream of an engine's master weights. `parameters` must outlive it.
+WeightStream MasterWeights(Engine* engine, const std::vector<Parameter>& parameters);
 
 }  // namespace spillway::trainer
 

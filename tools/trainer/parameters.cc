@@ -231,6 +231,19 @@ Reader MissingTensor(const std::string& name) {
   };
 }
 
+absl::Status CheckFinite(const hf::ModelConfig& config, const WeightSource& source) {
+  constexpr int64_t kPiece = int64_t{1} << 18;
+  std::vector<float> values;
+  for (const ParameterShape& parameter : ListParameters(config)) {
+    CheckedSource checked(source, parameter);
+    for (int64_t first = 0; first < parameter.elements(); first += kPiece) {
+      values.resize(static_cast<size_t>(std::min(kPiece, parameter.elements() - first)));
+      SPILLWAY_HF_RETURN_IF_ERROR(checked.Read(static_cast<uint64_t>(first), values));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<Parameter>> RegisterParameters(Engine* engine,
                                                           const hf::ModelConfig& config,
                                                           const ModelOptions& options,

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "spillway/engine.h"
 #include "tools/hf/config.h"
@@ -57,6 +58,11 @@ std::vector<TensorSpec> ParameterTensorSpecs(const ParameterShape& parameter,
 
 // Returns a reader that fails with DataLoss, for a tensor that the engine's last commit must have.
 Reader MissingTensor(const std::string& name);
+
+// Reads all weights once. InvalidArgument names the parameter and index of a value that is not
+// finite. RegisterParameters checks what it reads, too; this finds such a value before anything is
+// opened.
+absl::Status CheckFinite(const hf::ModelConfig& config, const WeightSource& source);
 
 // Registers the tensors of all parameters. `source` is called for a parameter only if the engine
 // needs its bytes. InvalidArgument names the parameter and index of a value that is not finite or

@@ -159,7 +159,8 @@ absl::StatusOr<RunSummary> Trainer::Run(const Observer& observer, const std::ato
   if (!status.ok() && has_steps) status = CommitBefore(status);
   if (!is_done) return status;
   summary.commit = status;
-  if (stop.load()) summary.reason = EndReason::kInterrupted;
+  summary.commits = commits_;
+  summary.commit_seconds = commit_seconds_;
   summary.step = state_.step;
   summary.last_loss = state_.last_loss;
   return summary;
@@ -171,9 +172,13 @@ absl::Status Trainer::RunSteps(const Observer& observer, const std::atomic<bool>
   bool has_failed_evaluation = false;
   std::vector<StepTime> planned;
   step_begin_ns_ = NowNs();
-  while (state_.step < options_.schedule.total_steps && !stop.load()) {
+  while (state_.step < options_.schedule.total_steps) {
     if (options_.stop_after > 0 && summary->steps_this_run == options_.stop_after) {
       summary->reason = EndReason::kStoppedAfter;
+      break;
+    }
+    if (stop.load()) {
+      summary->reason = EndReason::kInterrupted;
       break;
     }
     SPILLWAY_HF_ASSIGN_OR_RETURN(StepRecord record, RunStep());
@@ -287,6 +292,8 @@ absl::StatusOr<StepRecord> Trainer::RunStep() {
   record.state = StateTraffic(after) - StateTraffic(before);
   record.plan = after.plan;
   record.stall_seconds = after.stall_seconds - before.stall_seconds;
+  record.commit_seconds =
+      commit_seconds_ - std::exchange(recorded_commit_seconds_, commit_seconds_);
   record.flop_utilisation = step_flops_ / record.seconds / peak_flops_;
   return record;
 }
@@ -400,7 +407,10 @@ absl::Status Trainer::Commit() {
   const auto begin_ns = NowNs();
   SPILLWAY_HF_RETURN_IF_ERROR(engine_->Commit(SerializeTrainState(state_)));
   committed_step_ = state_.step;
-  step_begin_ns_ += NowNs() - begin_ns;  // the step takes what else is done between two steps
+  const int64_t elapsed_ns = NowNs() - begin_ns;
+  ++commits_;
+  commit_seconds_ += static_cast<double>(elapsed_ns) / 1e9;
+  step_begin_ns_ += elapsed_ns;  // the step takes what else is done between two steps
   return absl::OkStatus();
 }
 

@@ -75,6 +75,8 @@ struct RunSummary {
   double tokens_per_second = 0;  // over this run's steps, without evaluations and commits
   StepTime median_step;          // over this run's steps from the third on; zeros if there are none
   absl::Status commit;           // of the commit after the last step
+  int64_t commits = 0;           // made by this run
+  double commit_seconds = 0;     // of all of them together
 };
 
 // Thread-compatible. The engine, the pool and the data must outlive it.
@@ -91,13 +93,14 @@ class Trainer {
       const TrainerOptions& options, const TokenData* train_data, const TokenData* valid_data,
       const WeightSource& source, const std::optional<TrainState>& state);
 
-  // Trains until the schedule's end, `stop_after`, or until `stop` is true at the end of a step.
-  // Then commits if there is anything to commit. If `commit_now` is true at the end of a step, sets
-  // it to false and commits. A failed evaluation does not end the run; the step's record has the
-  // reason of the first failure. Any other error ends the run, after a commit of the steps before
-  // it if that is possible. The error's message then says which commit stands. After an error in
-  // reading, no commit is replaced unless all that the next one would hold can be read. If only the
-  // last commit fails, the summary has its error.
+  // Trains until the schedule's end, `stop_after`, or until `stop` is true at the end of a step. A
+  // run that has done all its steps counts as done, not as interrupted. Then commits if there is
+  // anything to commit. If `commit_now` is true at the end of a step, sets it to false and commits.
+  // A failed evaluation does not end the run; the step's record has the reason of the first
+  // failure. Any other error ends the run, after a commit of the steps before it if that is
+  // possible. The error's message then says which commit stands. After an error in reading, no
+  // commit is replaced unless all that the next one would hold can be read. If only the last commit
+  // fails, the summary has its error.
   absl::StatusOr<RunSummary> Run(const Observer& observer, const std::atomic<bool>& stop,
                                  std::atomic<bool>* commit_now = nullptr);
 
@@ -143,10 +146,13 @@ class Trainer {
   // The stats up to which step records have counted transfers. Empty after an evaluation or a
   // commit, whose transfers count in no step.
   std::optional<EngineStats> counted_;
-  int64_t committed_step_ = -1;     // -1: never
-  bool is_updating_ = false;        // an update is under way: the tensors are between two steps
-  bool may_be_unreadable_ = false;  // a read failed, and the tiles were not checked since
-  std::vector<int32_t> inputs_;     // [accumulate × micro_batch × sequence]
+  int64_t committed_step_ = -1;         // -1: never
+  int64_t commits_ = 0;                 // of this run
+  double commit_seconds_ = 0;           // of all of them together
+  double recorded_commit_seconds_ = 0;  // the part that step records have counted
+  bool is_updating_ = false;            // an update is under way: the tensors are between two steps
+  bool may_be_unreadable_ = false;      // a read failed, and the tiles were not checked since
+  std::vector<int32_t> inputs_;         // [accumulate × micro_batch × sequence]
   std::vector<int32_t> targets_;
 };
 

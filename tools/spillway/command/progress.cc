@@ -33,15 +33,23 @@ Progress::Progress(std::string verb)
       next_(Clock::now() + (on_terminal_ ? kOnTerminal : kElsewhere)) {}
 
 void Progress::Show(uint64_t done_bytes, uint64_t total_bytes) {
-  const Clock::time_point now = Clock::now();
-  if (now < next_) return;
-  next_ = now + (on_terminal_ ? kOnTerminal : kElsewhere);
-  const double share = static_cast<double>(done_bytes) /
-                       static_cast<double>(std::max<uint64_t>({total_bytes, done_bytes, 1}));
-  const std::string line =
-      absl::StrFormat("%s %s of %s (%.0f%%)", verb_, base::FormatBytes(done_bytes),
-                      base::FormatBytes(std::max(total_bytes, done_bytes)), 100 * share);
-  absl::FPrintF(stderr, "%s%s%s", on_terminal_ ? "\r\033[K" : "", line, on_terminal_ ? "" : "\n");
+  if (!IsTime()) return;
+  const uint64_t total = std::max(total_bytes, done_bytes);
+  Draw(absl::StrFormat("%s of %s", base::FormatBytes(done_bytes), base::FormatBytes(total)),
+       done_bytes, total);
+}
+
+void Progress::ShowCount(uint64_t done, uint64_t total, std::string_view noun) {
+  if (!IsTime()) return;
+  Draw(absl::StrFormat("%d of %d %s", done, total, std::string(noun)), done, total);
+}
+
+void Progress::Draw(const std::string& done_of_total, uint64_t done, uint64_t total) {
+  next_ = Clock::now() + (on_terminal_ ? kOnTerminal : kElsewhere);
+  const double share =
+      static_cast<double>(done) / static_cast<double>(std::max<uint64_t>(total, 1));
+  absl::FPrintF(stderr, "%s%s %s (%.0f%%)%s", on_terminal_ ? "\r\033[K" : "", verb_, done_of_total,
+                100 * share, on_terminal_ ? "" : "\n");
   std::fflush(stderr);
   shown_ = true;
 }

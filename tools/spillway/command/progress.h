@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace spillway::command {
 
@@ -20,13 +21,22 @@ class Progress {
  public:
   // `verb` is "checked" in "checked 1.2 GiB of 3.4 GiB (35%)".
   explicit Progress(std::string verb);
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  ~Progress() { End(); }
+
   // Shows the bytes done and their total. Cheap enough to be called for each page.
   void Show(uint64_t done_bytes, uint64_t total_bytes);
+  // Shows counts: "evaluated 3 of 8 windows (38%)". `noun` is the plural.
+  void ShowCount(uint64_t done, uint64_t total, std::string_view noun);
   // Clears the line on a terminal, so that no partial line stays.
   void End();
 
  private:
   using Clock = std::chrono::steady_clock;
+  bool IsTime() const { return Clock::now() >= next_; }
+  void Draw(const std::string& done_of_total, uint64_t done, uint64_t total);
+
   const std::string verb_;
   const bool on_terminal_;
   Clock::time_point next_;

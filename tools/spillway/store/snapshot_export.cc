@@ -22,6 +22,7 @@
 #include "tools/hf/config.h"
 #include "tools/spillway/command/exit_code.h"
 #include "tools/spillway/command/real_path.h"
+#include "tools/spillway/command/weight_progress.h"
 #include "tools/spillway/store/opened_store.h"
 #include "tools/spillway/store/store_summary.h"
 #include "tools/spillway/store/tensor_reader.h"
@@ -188,8 +189,9 @@ absl::Status ExportFromStore(const ExportRequest& request, const std::atomic<boo
       return ConsumeAsFloats(found.tensor, bytes, consume_if_going);
     });
   };
-  return trainer::ExportWeights(trainer::ListParameters(config), weights, config.json,
-                                request.model, request.save);
+  WeightProgress progress("exported", config);
+  return trainer::ExportWeights(trainer::ListParameters(config), progress.Watch(weights),
+                                config.json, request.model, request.save);
 }
 
 }  // namespace spillway::command

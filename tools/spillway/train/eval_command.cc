@@ -19,6 +19,7 @@
 #include "tools/spillway/command/exit_code.h"
 #include "tools/spillway/command/interrupt.h"
 #include "tools/spillway/command/json_text.h"
+#include "tools/spillway/command/progress.h"
 #include "tools/spillway/train/inference.h"
 #include "tools/spillway/train/train_report.h"
 #include "tools/trainer/evaluation.h"
@@ -54,9 +55,13 @@ absl::Status RunEval(const EvalFlags& flags) {
   const std::atomic<bool>& stop = CatchInterrupts();
   SPILLWAY_ASSIGN_OR_RETURN(const InferenceModel loaded,
                             LoadForInference(flags.inference, config, stop));
+  Progress progress("evaluated");
   SPILLWAY_ASSIGN_OR_RETURN(
       const trainer::Evaluation evaluation,
-      trainer::Evaluate(loaded.model.get(), *data, sequence, flags.num_windows, &stop));
+      trainer::Evaluate(
+          loaded.model.get(), *data, sequence, flags.num_windows, &stop,
+          [&](int64_t done, int64_t total) { progress.ShowCount(done, total, "windows"); }));
+  progress.End();
   if (evaluation.windows < flags.num_windows) {
     absl::FPrintF(stderr, "note: the text has %s of %d tokens; all were taken\n",
                   base::FormatCount(evaluation.windows, "window"), sequence);

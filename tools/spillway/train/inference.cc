@@ -10,6 +10,7 @@
 #include "src/base/status_macros.h"
 #include "tools/spillway/command/arguments.h"
 #include "tools/spillway/command/exit_code.h"
+#include "tools/spillway/command/weight_progress.h"
 #include "tools/spillway/train/optimizer_flags.h"
 #include "tools/spillway/train/precision_flags.h"
 #include "tools/trainer/weight_source.h"
@@ -66,9 +67,10 @@ absl::StatusOr<InferenceModel> LoadForInference(const InferenceFlags& flags,
   SPILLWAY_ASSIGN_OR_RETURN(loaded.engine,
                             OpenEngine(flags.engine, OpenMode::kScratch, need, stop));
   loaded.pool = std::make_unique<ThreadPool>(static_cast<int>(flags.engine.threads));
+  WeightProgress progress("loaded", config);
   SPILLWAY_ASSIGN_OR_RETURN(
-      loaded.model,
-      trainer::Model::Create(loaded.engine.get(), loaded.pool.get(), config, options, source));
+      loaded.model, trainer::Model::Create(loaded.engine.get(), loaded.pool.get(), config, options,
+                                           progress.Watch(source)));
   return loaded;
 }
 

@@ -16,6 +16,7 @@
 #include "spillway/state_conversion.h"
 #include "src/base/status_macros.h"
 #include "tools/spillway/command/exit_code.h"
+#include "tools/spillway/command/progress.h"
 #include "tools/spillway/train/store_room.h"
 #include "tools/trainer/converter.h"
 
@@ -122,7 +123,11 @@ absl::Status ConvertStore(const TrainFlags& flags, const hf::ModelConfig& config
     tell_already();
     return nothing;
   }
-  const auto change = trainer::ConvertRun(engine.get(), config, options, state, stop);
+  Progress progress("converted");
+  const auto change = trainer::ConvertRun(
+      engine.get(), config, options, state, stop,
+      [&](size_t done, size_t total) { progress.ShowCount(done, total, "parameters"); });
+  progress.End();
   if (!change.ok()) return WithRoomMissing(change.status(), place, NeedOf(config, options, *from));
   absl::FPrintF(stderr, "note: %s\n", Describe(options.rule, *from, to, *change));
   return absl::OkStatus();

@@ -86,6 +86,17 @@ uint64_t TakenBytes(const std::vector<std::string>& folders) {
   return taken;
 }
 
+// Whether the file system that holds a folder holds one of the others, too.
+bool SharesFileSystem(const std::string& folder, const std::vector<std::string>& others) {
+  struct stat info{};
+  if (stat(base::ExistingFolder(folder).c_str(), &info) != 0) return false;
+  return std::any_of(others.begin(), others.end(), [&](const std::string& other) {
+    struct stat of_other{};
+    return stat(base::ExistingFolder(other).c_str(), &of_other) == 0 &&
+           of_other.st_dev == info.st_dev;
+  });
+}
+
 std::string Explain(const RoomNeeded& room) {
   std::string text = absl::StrFormat("the training state takes %s", base::FormatBytes(room.state));
   if (room.copies == 2)
@@ -116,6 +127,26 @@ absl::Status CheckStoreRoom(const StorePlace& place, const StoreNeed& need) {
       "folders",
       absl::StrJoin(place.folders, ", "), base::FormatBytes(available), base::FormatBytes(needed),
       Explain(room), base::FormatBytes(room.catalog)));
+  return WithExitCode(full, ExitCode::kFailed);
+}
+
+absl::Status CheckRoomForExport(const StorePlace& place, const StoreNeed& need,
+                                const std::string& save, uint64_t export_bytes) {
+  if (!SharesFileSystem(save, place.folders)) return absl::OkStatus();
+  const RoomNeeded room = NeededRoom(place, need);
+  const uint64_t needed = room.tensors() + room.catalog;
+  const uint64_t taken = TakenBytes(place.folders);
+  const uint64_t to_take = needed > taken ? needed - taken : 0;
+  const uint64_t free = FreeBytes(place.folders);
+  if (free >= to_take + export_bytes) return absl::OkStatus();
+  const absl::Status full = absl::ResourceExhaustedError(absl::StrFormat(
+      "--store %s and --save %s are on one file system: %s free, but %s are needed, %s more for "
+      "the "
+      "store (%s, and the catalog %s) and %s for the exported weights; free some space or name a "
+      "folder elsewhere",
+      absl::StrJoin(place.folders, ","), save, base::FormatBytes(free),
+      base::FormatBytes(to_take + export_bytes), base::FormatBytes(to_take), Explain(room),
+      base::FormatBytes(room.catalog), base::FormatBytes(export_bytes)));
   return WithExitCode(full, ExitCode::kFailed);
 }
 

@@ -34,6 +34,11 @@ struct StoreNeed {
 // systems have too little free space, the error is a failure, not a usage error.
 absl::Status CheckStoreRoom(const StorePlace& place, const StoreNeed& need);
 
+// Checks that the store and then an export of `export_bytes` to `save` fit on the disk, if they
+// share a file system. If not, the error is a failure that names both needs.
+absl::Status CheckRoomForExport(const StorePlace& place, const StoreNeed& need,
+                                const std::string& save, uint64_t export_bytes);
+
 // Describes in one line the most disk space that the run takes, and what a commit writes.
 std::string DescribeStoreCost(const StorePlace& place, const StoreNeed& need);
 

@@ -28,6 +28,7 @@
 #include "tools/spillway/command/exit_code.h"
 #include "tools/spillway/command/interrupt.h"
 #include "tools/spillway/command/json_text.h"
+#include "tools/spillway/command/weight_progress.h"
 #include "tools/spillway/train/accumulation_choice.h"
 #include "tools/spillway/train/inference.h"
 #include "tools/spillway/train/optimizer_flags.h"
@@ -110,6 +111,17 @@ absl::StatusOr<Inputs> ReadInputs(const TrainFlags& flags) {
   return inputs;
 }
 
+// Checks the values of a new run's weights before the store is touched. A resumed run has its
+// weights in the store.
+absl::Status CheckWeights(const TrainFlags& flags, const Inputs& inputs) {
+  if (flags.random_init || flags.resume) return absl::OkStatus();
+  WeightProgress progress("checked", inputs.config);
+  const absl::Status finite = trainer::CheckFinite(inputs.config, progress.Watch(inputs.source));
+  if (finite.ok()) return finite;
+  return absl::Status(finite.code(),
+                      absl::StrCat("--model ", flags.model, ": ", std::string(finite.message())));
+}
+
 // Whether the store's last commit is of the run's last step or a later one. Then no commit replaces
 // it. Returns false if the store cannot be read; opening it reports why.
 bool HasNoStepLeft(const TrainFlags& flags) {
@@ -131,6 +143,15 @@ StoreNeed NeedOf(const TrainFlags& flags, const hf::ModelConfig& config) {
           .is_committed = options.durable};
 }
 
+// Checks the budgets and the disk space of the store, and of the export beside it.
+absl::Status CheckSpace(const TrainFlags& flags, const hf::ModelConfig& config,
+                        const StoreNeed& need) {
+  SPILLWAY_RETURN_IF_ERROR(CheckRoom(flags.engine, config, flags.trainer.model, need));
+  if (flags.save.empty() || flags.engine.store.empty()) return absl::OkStatus();
+  return CheckRoomForExport(PlaceOf(flags.engine), need, flags.save,
+                            trainer::ExportedBytes(trainer::ListParameters(config)));
+}
+
 // Checks the budgets, the disk space, the output files and the export's folder.
 absl::Status CheckPlaces(const TrainFlags& flags, const hf::ModelConfig& config,
                          const StoreNeed& need) {
@@ -145,7 +166,7 @@ absl::Status CheckPlaces(const TrainFlags& flags, const hf::ModelConfig& config,
       return absl::Status(free.code(), absl::StrCat("--save ", std::string(free.message())));
     }
   }
-  return CheckRoom(flags.engine, config, flags.trainer.model, need);
+  return CheckSpace(flags, config, need);
 }
 
 // A run that is resumed where no store is begins at step 0 and cuts the log off. FailedPrecondition
@@ -176,7 +197,7 @@ std::optional<AccumulationChoice> ChooseAccumulation(const hf::ModelConfig& conf
   AccumulationChoice choice = CompareOrders(config, options, flags->engine);
   options.accumulation_order = flags->accumulation_order.value_or(choice.order);
   const bool may_change = !flags->accumulation_order && options.by_layer();
-  if (may_change && !CheckRoom(flags->engine, config, options, NeedOf(*flags, config)).ok()) {
+  if (may_change && !CheckSpace(*flags, config, NeedOf(*flags, config)).ok()) {
     options.accumulation_order = trainer::AccumulationOrder::kMicroBatch;
   }
   choice.order = options.accumulation_order;
@@ -282,6 +303,14 @@ absl::Status WhereItIs(const absl::Status& failed, const TrainFlags& flags,
       code);
 }
 
+absl::Status Export(const TrainFlags& flags, const hf::ModelConfig& config, Engine* engine,
+                    const trainer::Model& model) {
+  WeightProgress progress("exported", config);
+  return trainer::ExportWeights(trainer::ListParameters(config),
+                                progress.Watch(trainer::MasterWeights(engine, model.parameters())),
+                                config.json, flags.model, flags.save);
+}
+
 // Exports the model if the run is done. It does so also if the last commit failed, because --save
 // may be on another disk. Returns the error of the commit or else of the export, with a message
 // that says where the trained state is.
@@ -291,8 +320,7 @@ absl::Status Save(const TrainFlags& flags, const Inputs& inputs, const StoreNeed
   absl::Status status = WithRoomMissing(run.commit, PlaceOf(flags.engine), need);
   if (flags.save.empty()) return status;
   if (run.reason != trainer::EndReason::kInterrupted) {
-    const absl::Status exported = trainer::ExportModel(engine, trainer->model().parameters(),
-                                                       inputs.config.json, flags.model, flags.save);
+    const absl::Status exported = Export(flags, inputs.config, engine, trainer->model());
     const std::string words =
         exported.ok()
             ? absl::StrCat("; the model is exported to ", flags.save)
@@ -325,6 +353,16 @@ void TellWhereItGoesOn(const TrainState& state, const TrainFlags& flags) {
   }
 }
 
+// Loads the weights of a new run from its source, and otherwise from the store.
+absl::StatusOr<std::unique_ptr<trainer::Trainer>> CreateTrainer(
+    const TrainFlags& flags, const Inputs& inputs, const std::optional<TrainState>& state,
+    Engine* engine, ThreadPool* pool) {
+  WeightProgress progress("loaded", inputs.config);
+  return trainer::Trainer::Create(engine, pool, inputs.config, flags.trainer,
+                                  inputs.train_data.get(), inputs.valid_data.get(),
+                                  progress.Watch(inputs.source), state);
+}
+
 // The result of a run: its figures, and the status of the last commit and the export.
 struct Outcome {
   TrainReport report;
@@ -339,11 +377,8 @@ absl::StatusOr<Outcome> Train(const TrainFlags& flags, const Inputs& inputs, con
   SPILLWAY_ASSIGN_OR_RETURN(const std::optional<TrainState> state,
                             LoadState(*engine, flags, inputs));
   ThreadPool pool(static_cast<int>(flags.engine.threads));
-  SPILLWAY_ASSIGN_OR_RETURN(
-      const std::unique_ptr<trainer::Trainer> trainer,
-      trainer::Trainer::Create(engine.get(), &pool, inputs.config, flags.trainer,
-                               inputs.train_data.get(), inputs.valid_data.get(), inputs.source,
-                               state));
+  SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<trainer::Trainer> trainer,
+                            CreateTrainer(flags, inputs, state, engine.get(), &pool));
   outputs->Begin(state ? state->step : 0, flags.resume);
   if (state) TellWhereItGoesOn(*state, flags);
 
@@ -417,6 +452,7 @@ absl::Status RunTrain(TrainFlags flags) {
   const StorePlace place = PlaceOf(flags.engine);
   const StoreNeed need = NeedOf(flags, inputs.config);
   SPILLWAY_RETURN_IF_ERROR(CheckPlaces(flags, inputs.config, need));
+  SPILLWAY_RETURN_IF_ERROR(CheckWeights(flags, inputs));
   SPILLWAY_ASSIGN_OR_RETURN(RunOutputs outputs, RunOutputs::Open(flags.outputs));
   SPILLWAY_RETURN_IF_ERROR(CheckStoreOfLog(flags, outputs));
   if (!flags.engine.store.empty()) {

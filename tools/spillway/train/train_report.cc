@@ -126,7 +126,9 @@ Json ToJson(const TrainReport& report) {
                {"steps", run.step},
                {"steps_this_run", run.steps_this_run},
                {"skipped_this_run", run.skipped_this_run},
-               {"final_loss", run.last_loss}};
+               {"final_loss", run.last_loss},
+               {"commits", run.commits},
+               {"commit_s", run.commit_seconds}};
   if (run.last_evaluation) json["eval_loss"] = run.last_evaluation->loss;
   json["tokens_per_s"] = run.tokens_per_second;
   const trainer::StepTime& step = run.median_step;
@@ -158,6 +160,9 @@ std::string ToText(const TrainReport& report) {
   if (run.last_evaluation) {
     absl::StrAppendFormat(&text, "validation loss %.4f over %s\n", run.last_evaluation->loss,
                           base::FormatCount(run.last_evaluation->windows, "window"));
+  }
+  if (run.commits > 0) {
+    absl::StrAppendFormat(&text, "commits: %d, %.1f s in all\n", run.commits, run.commit_seconds);
   }
   absl::StrAppendFormat(&text, "peak bytes        %14s%14s%14s\n", "device", "pinned", "nvme");
   for (int role = 0; role < kNumRoles; ++role) {

@@ -33,7 +33,8 @@ struct TrainReport {
 // {"v":1,"exit_reason":"done"|"stopped"|"interrupted","steps":…,"final_loss":…,…}. "step_s" is the
 // duration of the median step, from the third step on. If there is a plan, "time_bound_s",
 // "time_ratio", "compute_alone_s", "transfers_alone_s" and "alone_ratio" are those of that step, as
-// in the step log. "lost_outputs" lists the files that could not be written completely; it is
+// in the step log. "commits" counts the commits of this run, and "commit_s" is the seconds that
+// they took together. "lost_outputs" lists the files that could not be written completely; it is
 // absent if there are none.
 nlohmann::ordered_json ToJson(const TrainReport& report);
 std::string ToText(const TrainReport& report);

@@ -102,6 +102,7 @@ std::string ToJsonLine(const StepRecord& record) {
     json["transfers_alone_s"] = record.plan.transfer_seconds;
     json["alone_ratio"] = record.seconds / alone;
   }
+  if (record.commit_seconds > 0) json["commit_s"] = record.commit_seconds;
   if (record.evaluation) {
     json["eval_loss"] = record.evaluation->loss;
     json["eval_windows"] = record.evaluation->windows;

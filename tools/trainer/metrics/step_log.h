@@ -47,6 +47,7 @@ struct StepRecord {
   Traffic all_nvme;
   Traffic all_pinned;
   double stall_seconds = 0;
+  double commit_seconds = 0;    // of the commits between the step before and this one; 0: none
   double flop_utilisation = 0;  // see flops.h; 0: the peak is unknown
   PlanStats plan;               // the engine's PlanStats after the step
   std::optional<Evaluation> evaluation;
@@ -66,6 +67,8 @@ struct StepRecord {
 //   with a time bound   "time_bound_s", "compute_alone_s", "transfers_alone_s" (see PlanStats),
 //                       "time_ratio" (the step's seconds over the bound), "alone_ratio" (the same
 //                       over the larger of compute_alone_s and transfers_alone_s)
+//   after a commit      "commit_s" (seconds of the commits between the step before and this one;
+//                       the commit that ends a run has no line after it)
 //   after evaluation    "eval_loss", "eval_windows", "eval_seconds"
 // Every float reads back as the same bits. A float that is not finite is null.
 std::string ToJsonLine(const StepRecord& record);
