@@ -3,12 +3,18 @@
 // `spillway bench tiers` as a child process: its JSON, that it leaves no files however it ends, and
 // its messages for bad input. No test asserts on a rate.
 
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "spillway/types.h"
 #include "tests/spillway/bench_test.h"
+#include "tools/spillway/bench/tiers/edges.h"
 
 namespace spillway::test {
 namespace {
@@ -64,6 +70,21 @@ TEST_F(BenchTiersTest, ItsJsonHasEveryEdgeAndNothingStays) {
   EXPECT_FALSE(json["machine"].at("filesystem").get<std::string>().empty());
   EXPECT_TRUE(json.contains("commit"));
   EXPECT_TRUE(json["doubts"].is_array());
+}
+
+// The content is as large as one tile, then smaller, and not a divisor of it.
+TEST_F(BenchTiersTest, TilesMayBeAsLargeAsTheContentAndLarger) {
+  for (const uint64_t content_bytes : {2 * kMiB, kMiB + 4096}) {
+    const std::vector<std::byte> content(content_bytes);
+    const std::atomic<bool> interrupted = false;
+    const auto edges = bench_tiers::Edges::Create({.store = a_ + "/store",
+                                                   .size_bytes = 8 * kMiB,
+                                                   .memory_bytes = 64 * kMiB,
+                                                   .block_bytes = 2 * kMiB,
+                                                   .content = content},
+                                                  interrupted);
+    EXPECT_TRUE(edges.ok()) << edges.status();
+  }
 }
 
 TEST_F(BenchTiersTest, AFolderWhoseNameIsNotUtf8IsInItsJson) {

@@ -50,8 +50,12 @@ absl::StatusOr<std::unique_ptr<Edges>> Edges::Create(const EdgesOptions& options
   SPILLWAY_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Open(engine_options));
   auto edges = std::unique_ptr<Edges>(new Edges(std::move(engine), interrupted));
   const auto fill = [&](uint64_t offset_bytes, std::span<std::byte> out) {
-    const uint64_t start = offset_bytes % (options.content.size() - out.size());
-    std::memcpy(out.data(), options.content.data() + start, out.size());
+    for (uint64_t done = 0; done < out.size();) {  // a tile may be larger than the content
+      const uint64_t start = (offset_bytes + done) % options.content.size();
+      const uint64_t size = std::min(out.size() - done, options.content.size() - start);
+      std::memcpy(out.data() + done, options.content.data() + start, size);
+      done += size;
+    }
     return edges->CheckGoing();
   };
   const auto add = [&](const char* name, uint64_t size_bytes) {
