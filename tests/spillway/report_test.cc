@@ -3,7 +3,9 @@
 // `spillway train --trace` and `spillway report`. The trace records what happened, to the byte. The
 // page renders in a real browser. A bad input file is reported with what is wrong in it.
 
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -494,6 +496,23 @@ TEST_F(PageTest, APipeIsReadLikeAFile) {
       RunInShell("cat " + training_->log() + " |", {"report", "/dev/stdin", "--out", page_});
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_THAT(ReadFile(page_), HasSubstr("\"steps_in_all\":" + std::to_string(kSteps)));
+}
+
+// The command waits for the end of its input, a pipe, when it is interrupted.
+TEST_F(PageTest, InterruptedWhileItReadsItLeavesNoPage) {
+  const std::string pipe = folder_ / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  Command command({"report", pipe, "--out", page_});
+  int writer = -1;  // opens once the command has opened the other end
+  while (writer < 0 && !command.has_ended()) {
+    writer = open(pipe.c_str(), O_WRONLY | O_NONBLOCK);
+    usleep(2000);
+  }
+  ASSERT_GE(writer, 0);
+  command.Signal(SIGINT);
+  EXPECT_EQ(command.Wait().exit_code, -SIGINT);
+  close(writer);
+  EXPECT_FALSE(std::ifstream(page_).is_open());
 }
 
 TEST_F(PageTest, APageThatCannotBeWrittenIsNamed) {
