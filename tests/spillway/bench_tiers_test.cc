@@ -87,6 +87,13 @@ TEST_F(BenchTiersTest, TilesMayBeAsLargeAsTheContentAndLarger) {
   }
 }
 
+TEST_F(BenchTiersTest, DecimalSizesAreAccepted) {
+  const Ended ended = RunCommand({"bench", "tiers", a_, "--size", "70MB", "--memory", "70MB",
+                                  "--block", "1MiB", "--seconds", "1", "--json"});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(ended.json()["rows"].size(), 7u) << ended.out;
+}
+
 TEST_F(BenchTiersTest, AFolderWhoseNameIsNotUtf8IsInItsJson) {
   const std::string folder = a_ + "/caf\xe9";
   std::filesystem::create_directory(folder);
