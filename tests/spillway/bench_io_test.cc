@@ -198,6 +198,12 @@ TEST_F(BenchIoTest, BadInputIsExplained) {
       {{"bench", "io", a_, "--seconds", "0"}, 2, "--seconds"},
       {{"bench", "io", a_, "--ful"}, 2, "--full"},
       {{"bench", "io", a_, "--ceiling", "--full"}, 2, "--ceiling"},
+      {{"bench", "io", a_, "--ceiling", "--verify"}, 2, "--verify"},
+      {{"bench", "io", a_, "--ceiling", "--size", "2GiB"}, 2, "--size"},
+      {{"bench", "io", a_, "--ceiling", "--seconds", "60"}, 2, "--seconds"},
+      {{"bench", "io", a_, "--ceiling", "--no-fio"}, 2, "--no-fio"},
+      {{"bench", "io", a_, "--ceiling", "--html", a_ + "/x.html"}, 2, "--html"},
+      {{"bench", "io", a_, "--force", "--ceiling"}, 2, "--force"},
       {{"bench", "io", a_ + "," + b_, "--ceiling"}, 2, "one folder"},
       {{"bench", "io", a_, "--size", "64MiB", "--html", folder_ / "x/y.html"}, 1, "y.html"},
   });
