@@ -321,6 +321,27 @@ TEST_F(PageTest, RendersFromEitherFileAloneAndWithBounds) {
   }
 }
 
+TEST_F(PageTest, ABusyStepSaysHowManyOfItsEventsAreDrawn) {
+  if (!HasBrowser()) GTEST_SKIP() << "no chromium: apt-get install chromium";
+  Json trace = *trace_;
+  Json& events = trace["traceEvents"];
+  const Json mover = *std::find_if(events.begin(), events.end(), [](const Json& event) {
+    return event["ph"] == "X" && event["cat"] == "mover";
+  });
+  events = Json::array();  // without steps, all events are in one window
+  for (int i = 0; i < 60'001; ++i) events.push_back(mover);
+  WriteFile(folder_ / "busy.json", trace.dump());
+  for (const auto& [name, is_cut] :
+       {std::pair(folder_ / "busy.json", true), {TraceOf(*training_), false}}) {
+    Page({training_->log(), name});
+    const Opened opened = OpenInBrowser(folder_, page_);
+    EXPECT_THAT(opened.console, IsEmpty());
+    const bool is_said = opened.document.find("<p class=\"note\">60,000 of 60,001 events drawn") !=
+                         std::string::npos;
+    EXPECT_EQ(is_said, is_cut) << name;
+  }
+}
+
 // A log of 3,999 steps: each tenth one was skipped and each hundredth one evaluated. The last step
 // is neither, and differs from the others.
 std::string LongLog() {
