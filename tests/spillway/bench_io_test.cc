@@ -11,6 +11,7 @@ namespace spillway::test {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class BenchIoTest : public BenchTest {
  protected:
@@ -75,6 +76,19 @@ TEST_F(BenchIoTest, ItsJsonKeepsItsWordAndNothingStays) {
   EXPECT_THAT(page, HasSubstr("<svg"));
   EXPECT_THAT(page, HasSubstr("</html>"));
   EXPECT_EQ(page.find("http://", page.find("</svg>")), std::string::npos);
+}
+
+TEST_F(BenchIoTest, WithoutUringItsRowsNameThreadsAndFioRunsAllTheSame) {
+  const Ended ended = Command(Short(a_) + Arguments{"--json"}, /*without_uring=*/true).Wait();
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.err, Not(HasSubstr("fio could not")));
+  const Json json = ended.json();
+  ASSERT_FALSE(json.is_discarded()) << ended.out;
+  ASSERT_GT(json["rows"].size(), 6u);
+  for (const Json& row : json["rows"]) {
+    EXPECT_EQ(row.at("engine"), "posix") << row;
+    EXPECT_EQ(row.at("fio_bytes_per_second").is_null(), json.at("fio").is_null()) << row;
+  }
 }
 
 TEST_F(BenchIoTest, TwoFoldersVerified) {

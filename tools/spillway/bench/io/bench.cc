@@ -152,6 +152,7 @@ class Bench {
     const io::IoEngineOptions deep = {.queue_depth = io::kMaxQueueDepth};
     SPILLWAY_ASSIGN_OR_RETURN(
         ring_, io::MakeIoEngine(io::IoEngineKind::kAuto, deep, options_.folders[0], note));
+    report_.io_engine = std::string(ring_->name());
     SPILLWAY_ASSIGN_OR_RETURN(
         threads_, io::MakeIoEngine(io::IoEngineKind::kPosix, deep, options_.folders[0]));
     std::vector<std::string> store_folders;
@@ -399,6 +400,7 @@ class Bench {
                   .depth = row.fio_depth,
                   .huge_pages = row.fio_huge_pages,
                   .first_touch = spec.first_touch,
+                  .uring = report_.io_engine == "uring",
                   .size_bytes = size_bytes_,
                   .move_bytes = whole ? 0 : std::max<uint64_t>(row.moved_bytes, bytes),
                   .paths = file_paths_};

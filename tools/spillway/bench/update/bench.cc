@@ -222,7 +222,8 @@ class Bench {
     std::optional<double> fio_seconds;
     for (const bool limits_turn : {limit_first, !limit_first}) {
       if (limits_turn) {
-        SPILLWAY_ASSIGN_OR_RETURN(fio_seconds, limits_->FioSeconds(bytes, mix));
+        SPILLWAY_ASSIGN_OR_RETURN(fio_seconds,
+                                  limits_->FioSeconds(bytes, mix, report_.io_engine == "uring"));
       } else {
         SPILLWAY_ASSIGN_OR_RETURN(seconds, measured.nvme->Pass());
       }

@@ -88,8 +88,8 @@ absl::StatusOr<double> Limits::HashSeconds(uint64_t bytes) {
   return SecondsSince(start);
 }
 
-absl::StatusOr<std::optional<double>> Limits::FioSeconds(uint64_t bytes,
-                                                         const ParameterBytes& mix) {
+absl::StatusOr<std::optional<double>> Limits::FioSeconds(uint64_t bytes, const ParameterBytes& mix,
+                                                         bool uring) {
   if (!file_) return std::nullopt;
   const uint64_t size_bytes = memory_.span().size();
   double seconds = 0, moved = 0;
@@ -99,6 +99,7 @@ absl::StatusOr<std::optional<double>> Limits::FioSeconds(uint64_t bytes,
                           .read_share = mix.read / (mix.read + mix.written),
                           .block_bytes = kFioBlockBytes,
                           .depth = kFioDepth,
+                          .uring = uring,
                           .size_bytes = size_bytes,
                           .move_bytes = std::min(bytes - static_cast<uint64_t>(moved), size_bytes),
                           .paths = {absl::StrCat("/proc/", ::getpid(), "/fd/", file_->fd())}},

@@ -35,9 +35,10 @@ class Limits {
   absl::StatusOr<double> InPlaceSeconds(uint64_t bytes);
   // Returns the seconds that all threads together take to hash `bytes` that no cache holds.
   absl::StatusOr<double> HashSeconds(uint64_t bytes);
-  // Returns the seconds that fio takes to move `bytes` with this mix of reads and writes. nullopt
-  // if there is no fio or it failed.
-  absl::StatusOr<std::optional<double>> FioSeconds(uint64_t bytes, const ParameterBytes& mix);
+  // Returns the seconds that fio takes to move `bytes` with this mix of reads and writes, through
+  // io_uring or through libaio. nullopt if there is no fio or it failed.
+  absl::StatusOr<std::optional<double>> FioSeconds(uint64_t bytes, const ParameterBytes& mix,
+                                                   bool uring);
 
   const bench_io::Memory& memory() const { return memory_; }
   const std::string& fio_version() const { return fio_version_; }
