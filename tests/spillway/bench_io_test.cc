@@ -196,6 +196,9 @@ TEST_F(BenchIoTest, ADiskIsNeverFilled) {
   EXPECT_THAT(ended.err, HasSubstr("give a smaller --size"));
   const Ended slack = RunCommand({"bench", "io", a_, "--size", "4000TiB", "--memory", "8GiB"});
   EXPECT_THAT(slack.err, HasSubstr("give a smaller --size or --memory"));
+  const Ended ceiling = RunCommand({"bench", "io", a_, "--ceiling", "--memory", "4000TiB"});
+  EXPECT_EQ(ceiling.exit_code, 1);
+  EXPECT_THAT(ceiling.err, HasSubstr("there for a while: give a smaller --memory"));
   ExpectNothingLeft();
 }
 

@@ -2,10 +2,7 @@
 
 #include "tools/spillway/bench/update/bench.h"
 
-#include <sys/statvfs.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -15,9 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "spillway/thread_pool.h"
 #include "src/base/bytes.h"
-#include "src/base/errno_status.h"
 #include "src/base/status_macros.h"
 #include "src/optim/rule_passes.h"
+#include "tools/spillway/bench/io/room.h"
 #include "tools/spillway/bench/update/limits.h"
 
 namespace spillway::bench_update {
@@ -61,20 +58,11 @@ size_t MostFormats(const BenchOptions& options) {
 // Checks that the folder has room for twice the state (it is written out of place), the gradients
 // of each format, and fio's file. A tenth of the free bytes must stay free.
 absl::Status CheckRoom(const BenchOptions& options, uint64_t state_bytes) {
-  struct statvfs room;
-  if (::statvfs(options.folder.c_str(), &room) != 0)
-    return base::ErrnoToStatus(
-        errno, absl::StrCat("looking at ", options.folder, " (give a folder that is there)"));
   const uint64_t gradients = options.gradients == Where::kNvme
                                  ? MostFormats(options) * kGradientBytes * options.num_parameters
                                  : 0;
   const uint64_t needed = 2 * state_bytes + gradients + LimitBytes(options) + kGiB;
-  const uint64_t free_bytes = uint64_t{room.f_bavail} * room.f_frsize;
-  if (needed <= free_bytes / 10 * 9) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat(options.folder, " has ", base::FormatBytes(free_bytes),
-                   " free, of which a tenth stays so; the benchmark needs ",
-                   base::FormatBytes(needed), " there for a while: give fewer --parameters"));
+  return bench_io::CheckRoom({&options.folder, 1}, needed, "give fewer --parameters");
 }
 
 // Checks that there is memory for the state and its slack, the gradients, the limits, and the
