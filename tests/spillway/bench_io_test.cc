@@ -91,6 +91,17 @@ TEST_F(BenchIoTest, WithoutUringItsRowsNameThreadsAndFioRunsAllTheSame) {
   }
 }
 
+TEST_F(BenchIoTest, RatesOfAFileSystemInMemoryAreDoubted) {
+  const TempFolder folder(FastPlace());
+  if (!IsInMemory(folder.path())) GTEST_SKIP() << "no file system in memory";
+  const Ended ended = RunCommand(Short(folder.path()) + Arguments{"--json", "--no-fio"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const Json json = ended.json();
+  ASSERT_GT(json["rows"].size(), 6u);
+  for (const Json& row : json["rows"])
+    EXPECT_THAT(row.at("doubts").dump(), HasSubstr("page cache")) << row;
+}
+
 TEST_F(BenchIoTest, TwoFoldersVerified) {
   const Ended ended = RunCommand(Short(a_ + "," + b_) + Arguments{"--verify", "--json"});
   ASSERT_EQ(ended.exit_code, 0) << ended.err;

@@ -94,6 +94,16 @@ TEST_F(BenchTiersTest, DecimalSizesAreAccepted) {
   EXPECT_EQ(ended.json()["rows"].size(), 7u) << ended.out;
 }
 
+TEST_F(BenchTiersTest, RatesOfAFileSystemInMemoryAreDoubted) {
+  const TempFolder folder(FastPlace());
+  if (!IsInMemory(folder.path())) GTEST_SKIP() << "no file system in memory";
+  Arguments arguments = Short() + Arguments{"--json"};
+  arguments[2] = folder.path();
+  const Ended ended = RunCommand(arguments);
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.json()["doubts"].dump(), HasSubstr("page cache"));
+}
+
 TEST_F(BenchTiersTest, AFolderWhoseNameIsNotUtf8IsInItsJson) {
   const std::string folder = a_ + "/caf\xe9";
   std::filesystem::create_directory(folder);

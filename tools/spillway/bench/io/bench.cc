@@ -148,7 +148,7 @@ class Bench {
                                                .limit = CalibrationTime(),
                                                .stop = &interrupted_}));
       report_.profiles.push_back(profile);
-      is_direct_ &= file.is_direct();
+      is_cached_ |= IsCached(file);
       SPILLWAY_ASSIGN_OR_RETURN(const io::FileId on_ring,
                                 ring_->AddFile(file.fd(), folder.path(), device));
       SPILLWAY_ASSIGN_OR_RETURN(const io::FileId on_threads,
@@ -322,7 +322,7 @@ class Bench {
     const RowSpec& spec = row.spec;
     const Memory& memory = spec.huge_pages ? *memory_ : *plain_;
     row.pages = memory.kind();
-    row.cached = !is_direct_;
+    row.cached = is_cached_;
     SetDepths(spec);
     const Pass pass = {.op = spec.op,
                        .pattern = spec.pattern,
@@ -400,7 +400,7 @@ class Bench {
   uint64_t memory_bytes_ = 0;
   int num_done_ = 0;
   double hash_bytes_per_second_ = 0;  // of the default hashing threads, in this round
-  bool is_direct_ = true;
+  bool is_cached_ = false;
   bool has_fio_failed_ = false;
   std::optional<Memory> memory_, plain_;
   std::vector<OwnFolder> own_folders_;

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/utsname.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "io/checksum.h"
 #include "src/base/clock.h"
+#include "tools/spillway/command/file_systems.h"
 
 namespace spillway::bench_io {
 namespace {
@@ -103,6 +105,13 @@ Machine Look(std::span<const std::string> folders, std::span<std::byte> memory) 
   machine.checksum_seconds_per_gib = ChecksumSecondsPerGib(memory);
   machine.copy_bytes_per_second = CopyBytesPerSecond(memory);
   return machine;
+}
+
+bool IsCached(const io::DirectFile& file) {
+  struct statfs info{};
+  if (!file.is_direct() || ::fstatfs(file.fd(), &info) != 0) return true;
+  const auto* const known = command::FindFileSystem(static_cast<uint64_t>(info.f_type));
+  return known != nullptr && known->drawback == command::kNotADisk;
 }
 
 uint64_t AvailableMemoryBytes() { return MeminfoKib("MemAvailable") << 10; }

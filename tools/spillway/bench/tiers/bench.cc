@@ -89,7 +89,7 @@ absl::StatusOr<BenchReport> RunBench(const BenchOptions& options,
   report.machine = bench_io::Look({&options.folder, 1}, ceilings->memory());
   report.device = ceilings->device_name();
   report.io_engine = edges->Stats().io_engine;
-  report.cached = !ceilings->is_direct();
+  report.cached = ceilings->is_cached();
   report.block_bytes = options.block_bytes;
   report.rows = MakeRows();
   for (int round = 0; round < kMostRounds; ++round) {

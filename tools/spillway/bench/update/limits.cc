@@ -16,6 +16,7 @@
 #include "src/base/errno_status.h"
 #include "src/base/status_macros.h"
 #include "tools/spillway/bench/io/fio.h"
+#include "tools/spillway/bench/io/machine.h"
 #include "tools/spillway/bench/update/in_place_scale.h"
 
 namespace spillway::bench_update {
@@ -41,7 +42,11 @@ absl::StatusOr<std::unique_ptr<Limits>> Limits::Create(const std::string& folder
   SPILLWAY_ASSIGN_OR_RETURN(bench_io::Memory memory,
                             bench_io::Memory::Make(size_bytes, /*huge=*/true));
   auto limits = std::unique_ptr<Limits>(new Limits(std::move(memory), pool, interrupted));
-  if (!folder.empty()) limits->fio_version_ = bench_io::FioVersion();
+  if (!folder.empty()) {
+    SPILLWAY_ASSIGN_OR_RETURN(const io::DirectFile probe, io::OpenNamelessFile(folder));
+    limits->cached_ = bench_io::IsCached(probe);
+    limits->fio_version_ = bench_io::FioVersion();
+  }
   if (!limits->fio_version_.empty()) SPILLWAY_RETURN_IF_ERROR(limits->MakeFile(folder));
   // Makes the floats near 1, because denormals are slow to multiply.
   std::memset(limits->memory_.span().data(), 0x3f, limits->memory_.span().size());

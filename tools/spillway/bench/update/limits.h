@@ -42,7 +42,8 @@ class Limits {
 
   const bench_io::Memory& memory() const { return memory_; }
   const std::string& fio_version() const { return fio_version_; }
-  bool cached() const { return file_ && !file_->is_direct(); }
+  // Whether files in the folder are cached, as bench_io::IsCached says.
+  bool cached() const { return cached_; }
 
  private:
   Limits(bench_io::Memory memory, ThreadPool* pool, const std::atomic<bool>& interrupted)
@@ -55,6 +56,7 @@ class Limits {
   ThreadPool* const pool_;
   const std::atomic<bool>& interrupted_;
   std::optional<io::DirectFile> file_;
+  bool cached_ = false;
   std::string fio_version_;  // empty: fio is absent or is not needed
 };
 
