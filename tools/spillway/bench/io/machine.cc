@@ -114,8 +114,6 @@ bool IsCached(const io::DirectFile& file) {
   return known != nullptr && known->drawback == command::kNotADisk;
 }
 
-uint64_t AvailableMemoryBytes() { return MeminfoKib("MemAvailable") << 10; }
-
 uint64_t FreeHugePageBytes() {
   return MeminfoKib("HugePages_Free") * (MeminfoKib("Hugepagesize") << 10);
 }

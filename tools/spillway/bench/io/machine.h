@@ -40,8 +40,6 @@ Machine Look(std::span<const std::string> folders, std::span<std::byte> memory);
 // is in memory. Linux 6.6 and later accept O_DIRECT on tmpfs.
 bool IsCached(const io::DirectFile& file);
 
-// Return the bytes of memory available without swapping, and the bytes of free huge pages.
-uint64_t AvailableMemoryBytes();
 uint64_t FreeHugePageBytes();
 
 }  // namespace spillway::bench_io

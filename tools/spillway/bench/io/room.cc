@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "spillway/types.h"
+#include "src/base/available_memory.h"
 #include "src/base/bytes.h"
 #include "src/base/errno_status.h"
 #include "src/base/view.h"
@@ -40,7 +41,7 @@ absl::Status CheckRoom(std::span<const std::string> folders, uint64_t bytes_in_e
 
 absl::StatusOr<uint64_t> CutToAvailableMemory(uint64_t wanted_bytes, int num_users,
                                               const std::function<void(std::string_view)>& note) {
-  const uint64_t available = AvailableMemoryBytes() + FreeHugePageBytes();
+  const uint64_t available = base::AvailableMemoryBytes() + FreeHugePageBytes();
   const uint64_t most = available / 10 * 8 / static_cast<uint64_t>(num_users);
   uint64_t bytes = base::RoundDown(wanted_bytes, 4 * kMiB);
   if (available > 0 && bytes > most) {

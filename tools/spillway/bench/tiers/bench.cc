@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "src/base/available_memory.h"
 #include "src/base/bytes.h"
 #include "src/base/status_macros.h"
 #include "tools/spillway/bench/io/room.h"
@@ -28,7 +29,7 @@ absl::Status CheckRoom(const BenchOptions& options) {
 
 absl::Status CheckMemory(const BenchOptions& options) {
   const uint64_t needed = options.memory_bytes + options.memory_bytes / 8 + 512 * kMiB;
-  const uint64_t available = bench_io::AvailableMemoryBytes();
+  const uint64_t available = base::AvailableMemoryBytes();
   if (available == 0 || needed <= available / 10 * 9) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat(base::FormatBytes(available), " of memory can be had, the benchmark takes ",

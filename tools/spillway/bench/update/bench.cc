@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "spillway/thread_pool.h"
+#include "src/base/available_memory.h"
 #include "src/base/bytes.h"
 #include "src/base/status_macros.h"
 #include "src/optim/rule_passes.h"
@@ -71,7 +72,7 @@ absl::Status CheckMemory(const BenchOptions& options, uint64_t state_bytes) {
   const uint64_t budgets = options.folder.empty() ? 0 : MostFormats(options) * options.memory_bytes;
   const uint64_t needed = state_bytes + state_bytes / 8 + kGradientBytes * options.num_parameters +
                           LimitBytes(options) + budgets + 512 * kMiB;
-  const uint64_t available = bench_io::AvailableMemoryBytes();
+  const uint64_t available = base::AvailableMemoryBytes();
   if (available == 0 || needed <= available / 10 * 9) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat(base::FormatBytes(available), " of memory can be had, the benchmark takes ",
