@@ -119,8 +119,9 @@ void AddBenchIoCommand(CLI::App* bench, Run* run) {
   AddSize(io, "--memory", &flags->bench.memory_bytes,
           "Distinct memory to cycle through; a row may need as much room again on the disk")
       .Default("2GiB");
-  AddNumber(io, "--seconds", &flags->bench.seconds, {1, 86400},
-            "No further round after that (not with --full)")
+  AddNumber(
+      io, "--seconds", &flags->bench.seconds, {1, 86400},
+      "No further round after that, or until three are done after twice that (not with --full)")
       .Excludes(ceiling);
   AddFlag(io, "--full", &flags->bench.full, "Every operation, pattern, block, depth and engine")
       .Excludes(ceiling);

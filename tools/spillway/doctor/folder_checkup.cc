@@ -141,8 +141,8 @@ Finding CheckFreeSpace(const std::string& folder) {
   if (free_bytes >= kGoodFreeBytes) return finding;
   finding.verdict = free_bytes >= kLeastFreeBytes ? Verdict::kWarn : Verdict::kFail;
   finding.cure = absl::StrFormat(
-      "a training state takes 16 bytes a parameter, twice with commits: free some "
-      "space, to %s at least, or give another folder",
+      "AdamW with 16-bit weights takes 16 bytes a parameter, 30 with commits (the gradient is not "
+      "doubled): free some space, to %s at least, or give another folder",
       base::FormatBytes(kGoodFreeBytes));
   return finding;
 }
