@@ -87,6 +87,25 @@ TEST_F(BenchTiersTest, TilesMayBeAsLargeAsTheContentAndLarger) {
   }
 }
 
+// A tile that one thread leases cannot be evicted by another, so each thread has tiles of its own.
+TEST_F(BenchTiersTest, FewTilesCanBeReadBesideCopies) {
+  for (const uint64_t num_tiles : {uint64_t{1}, uint64_t{5}}) {
+    const std::vector<std::byte> content(kMiB);
+    const std::atomic<bool> interrupted = false;
+    const auto edges = bench_tiers::Edges::Create({.store = a_ + "/store",
+                                                   .size_bytes = num_tiles * kMiB,
+                                                   .memory_bytes = 64 * kMiB,
+                                                   .block_bytes = kMiB,
+                                                   .content = content},
+                                                  interrupted);
+    ASSERT_TRUE(edges.ok()) << edges.status();
+    for (int round = 0; round < 3; ++round) {
+      const auto rate = (*edges)->Measure(bench_tiers::Edge::kPinnedDevice, /*beside_nvme=*/true);
+      EXPECT_TRUE(rate.ok()) << num_tiles << " tiles: " << rate.status();
+    }
+  }
+}
+
 TEST_F(BenchTiersTest, DecimalSizesAreAccepted) {
   const Ended ended = RunCommand({"bench", "tiers", a_, "--size", "70MB", "--memory", "70MB",
                                   "--block", "1MiB", "--seconds", "1", "--json"});
