@@ -11,6 +11,7 @@ namespace spillway::test {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class BenchIoTest : public BenchTest {
  protected:
@@ -75,6 +76,30 @@ TEST_F(BenchIoTest, ItsJsonKeepsItsWordAndNothingStays) {
   EXPECT_THAT(page, HasSubstr("<svg"));
   EXPECT_THAT(page, HasSubstr("</html>"));
   EXPECT_EQ(page.find("http://", page.find("</svg>")), std::string::npos);
+}
+
+TEST_F(BenchIoTest, WithoutUringItsRowsNameThreadsAndFioRunsAllTheSame) {
+  const Ended ended = Command(Short(a_) + Arguments{"--json"}, /*without_uring=*/true).Wait();
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.err, Not(HasSubstr("fio could not")));
+  const Json json = ended.json();
+  ASSERT_FALSE(json.is_discarded()) << ended.out;
+  ASSERT_GT(json["rows"].size(), 6u);
+  for (const Json& row : json["rows"]) {
+    EXPECT_EQ(row.at("engine"), "posix") << row;
+    EXPECT_EQ(row.at("fio_bytes_per_second").is_null(), json.at("fio").is_null()) << row;
+  }
+}
+
+TEST_F(BenchIoTest, RatesOfAFileSystemInMemoryAreDoubted) {
+  const TempFolder folder(FastPlace());
+  if (!IsInMemory(folder.path())) GTEST_SKIP() << "no file system in memory";
+  const Ended ended = RunCommand(Short(folder.path()) + Arguments{"--json", "--no-fio"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const Json json = ended.json();
+  ASSERT_GT(json["rows"].size(), 6u);
+  for (const Json& row : json["rows"])
+    EXPECT_THAT(row.at("doubts").dump(), HasSubstr("page cache")) << row;
 }
 
 TEST_F(BenchIoTest, TwoFoldersVerified) {
@@ -182,6 +207,9 @@ TEST_F(BenchIoTest, ADiskIsNeverFilled) {
   EXPECT_THAT(ended.err, HasSubstr("give a smaller --size"));
   const Ended slack = RunCommand({"bench", "io", a_, "--size", "4000TiB", "--memory", "8GiB"});
   EXPECT_THAT(slack.err, HasSubstr("give a smaller --size or --memory"));
+  const Ended ceiling = RunCommand({"bench", "io", a_, "--ceiling", "--memory", "4000TiB"});
+  EXPECT_EQ(ceiling.exit_code, 1);
+  EXPECT_THAT(ceiling.err, HasSubstr("there for a while: give a smaller --memory"));
   ExpectNothingLeft();
 }
 
@@ -198,6 +226,12 @@ TEST_F(BenchIoTest, BadInputIsExplained) {
       {{"bench", "io", a_, "--seconds", "0"}, 2, "--seconds"},
       {{"bench", "io", a_, "--ful"}, 2, "--full"},
       {{"bench", "io", a_, "--ceiling", "--full"}, 2, "--ceiling"},
+      {{"bench", "io", a_, "--ceiling", "--verify"}, 2, "--verify"},
+      {{"bench", "io", a_, "--ceiling", "--size", "2GiB"}, 2, "--size"},
+      {{"bench", "io", a_, "--ceiling", "--seconds", "60"}, 2, "--seconds"},
+      {{"bench", "io", a_, "--ceiling", "--no-fio"}, 2, "--no-fio"},
+      {{"bench", "io", a_, "--ceiling", "--html", a_ + "/x.html"}, 2, "--html"},
+      {{"bench", "io", a_, "--force", "--ceiling"}, 2, "--force"},
       {{"bench", "io", a_ + "," + b_, "--ceiling"}, 2, "one folder"},
       {{"bench", "io", a_, "--size", "64MiB", "--html", folder_ / "x/y.html"}, 1, "y.html"},
   });

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What `spillway bench io` computes for a row: its limit, its share of that limit, and its depth.
+// What `spillway bench io` computes: of a row its limit, its share of that limit, and its depth;
+// and the memory that it may take.
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "tools/spillway/bench/io/room.h"
 #include "tools/spillway/bench/io/rows.h"
 
 namespace spillway::bench_io {
@@ -68,6 +74,19 @@ TEST(BenchRows, TheDepthIsTwiceWhatTheQueuesHold) {
   EXPECT_EQ(CalibratedDepth(options, Op::kRead, kMiB), 64) << "all of the memory";
   options.profiles = {};
   EXPECT_EQ(CalibratedDepth(options, Op::kRead, kMiB), 4);
+}
+
+TEST(BenchRoom, MemoryIsCutToWhatIsAvailableAndThatIsSaid) {
+  std::string notes;
+  const auto note = [&](std::string_view text) { notes += text; };
+  const auto little = CutToAvailableMemory(uint64_t{70} << 20, 1, note);
+  ASSERT_TRUE(little.ok()) << little.status();
+  EXPECT_EQ(*little, uint64_t{68} << 20) << "whole 4 MiB";
+  EXPECT_EQ(notes, "");
+  const auto much = CutToAvailableMemory(uint64_t{1} << 60, 2, note);
+  ASSERT_TRUE(much.ok()) << much.status();
+  EXPECT_LT(*much, uint64_t{1} << 50);
+  EXPECT_NE(notes.find("memory to cycle through is cut to"), std::string::npos) << notes;
 }
 
 }  // namespace

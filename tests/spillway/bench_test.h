@@ -6,7 +6,9 @@
 #ifndef SPILLWAY_TESTS_SPILLWAY_BENCH_TEST_H_
 #define SPILLWAY_TESTS_SPILLWAY_BENCH_TEST_H_
 
+#include <linux/magic.h>
 #include <signal.h>
+#include <sys/vfs.h>
 
 #include <chrono>
 #include <filesystem>
@@ -67,6 +69,12 @@ class BenchTest : public ::testing::Test {
       EXPECT_THAT(ended.err, ::testing::HasSubstr(bad.word));
       ExpectNothingLeft();
     }
+  }
+
+  // Whether the file system of `folder` is in memory, where no drive can be measured.
+  static bool IsInMemory(const std::string& folder) {
+    struct statfs info{};
+    return ::statfs(folder.c_str(), &info) == 0 && info.f_type == TMPFS_MAGIC;
   }
 
   const TempFolder folder_;

@@ -3,12 +3,18 @@
 // `spillway bench tiers` as a child process: its JSON, that it leaves no files however it ends, and
 // its messages for bad input. No test asserts on a rate.
 
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "spillway/types.h"
 #include "tests/spillway/bench_test.h"
+#include "tools/spillway/bench/tiers/edges.h"
 
 namespace spillway::test {
 namespace {
@@ -64,6 +70,57 @@ TEST_F(BenchTiersTest, ItsJsonHasEveryEdgeAndNothingStays) {
   EXPECT_FALSE(json["machine"].at("filesystem").get<std::string>().empty());
   EXPECT_TRUE(json.contains("commit"));
   EXPECT_TRUE(json["doubts"].is_array());
+}
+
+// The content is as large as one tile, then smaller, and not a divisor of it.
+TEST_F(BenchTiersTest, TilesMayBeAsLargeAsTheContentAndLarger) {
+  for (const uint64_t content_bytes : {2 * kMiB, kMiB + 4096}) {
+    const std::vector<std::byte> content(content_bytes);
+    const std::atomic<bool> interrupted = false;
+    const auto edges = bench_tiers::Edges::Create({.store = a_ + "/store",
+                                                   .size_bytes = 8 * kMiB,
+                                                   .memory_bytes = 64 * kMiB,
+                                                   .block_bytes = 2 * kMiB,
+                                                   .content = content},
+                                                  interrupted);
+    EXPECT_TRUE(edges.ok()) << edges.status();
+  }
+}
+
+// A tile that one thread leases cannot be evicted by another, so each thread has tiles of its own.
+TEST_F(BenchTiersTest, FewTilesCanBeReadBesideCopies) {
+  for (const uint64_t num_tiles : {uint64_t{1}, uint64_t{5}}) {
+    const std::vector<std::byte> content(kMiB);
+    const std::atomic<bool> interrupted = false;
+    const auto edges = bench_tiers::Edges::Create({.store = a_ + "/store",
+                                                   .size_bytes = num_tiles * kMiB,
+                                                   .memory_bytes = 64 * kMiB,
+                                                   .block_bytes = kMiB,
+                                                   .content = content},
+                                                  interrupted);
+    ASSERT_TRUE(edges.ok()) << edges.status();
+    for (int round = 0; round < 3; ++round) {
+      const auto rate = (*edges)->Measure(bench_tiers::Edge::kPinnedDevice, /*beside_nvme=*/true);
+      EXPECT_TRUE(rate.ok()) << num_tiles << " tiles: " << rate.status();
+    }
+  }
+}
+
+TEST_F(BenchTiersTest, DecimalSizesAreAccepted) {
+  const Ended ended = RunCommand({"bench", "tiers", a_, "--size", "70MB", "--memory", "70MB",
+                                  "--block", "1MiB", "--seconds", "1", "--json"});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(ended.json()["rows"].size(), 7u) << ended.out;
+}
+
+TEST_F(BenchTiersTest, RatesOfAFileSystemInMemoryAreDoubted) {
+  const TempFolder folder(FastPlace());
+  if (!IsInMemory(folder.path())) GTEST_SKIP() << "no file system in memory";
+  Arguments arguments = Short() + Arguments{"--json"};
+  arguments[2] = folder.path();
+  const Ended ended = RunCommand(arguments);
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.json()["doubts"].dump(), HasSubstr("page cache"));
 }
 
 TEST_F(BenchTiersTest, AFolderWhoseNameIsNotUtf8IsInItsJson) {

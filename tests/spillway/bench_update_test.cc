@@ -222,6 +222,18 @@ echo '"read":{"io_bytes":67108864,"runtime":100000}}]}'
   }
 }
 
+TEST_F(BenchUpdateTest, RatesOfAFileSystemInMemoryAreDoubtedAlsoWithoutFio) {
+  const TempFolder folder(FastPlace());
+  if (!IsInMemory(folder.path())) GTEST_SKIP() << "no file system in memory";
+  const Ended ended =
+      RunInShell("PATH=/none;", Short() + Arguments{folder.path(), "--optimizer", "lion",
+                                                    "--state-format", "bf16", "--json"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const Json json = ended.json();
+  EXPECT_TRUE(json.at("fio").is_null());
+  EXPECT_THAT(json["doubts"].dump(), HasSubstr("page cache"));
+}
+
 TEST_F(BenchUpdateTest, TheTableHasALineForEachRow) {
   const Ended ended =
       RunCommand(Short() + Arguments{a_, "--optimizer", "lion", "--state-format", "fp32,bf16"});

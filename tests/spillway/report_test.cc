@@ -3,7 +3,9 @@
 // `spillway train --trace` and `spillway report`. The trace records what happened, to the byte. The
 // page renders in a real browser. A bad input file is reported with what is wrong in it.
 
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -319,6 +321,27 @@ TEST_F(PageTest, RendersFromEitherFileAloneAndWithBounds) {
   }
 }
 
+TEST_F(PageTest, ABusyStepSaysHowManyOfItsEventsAreDrawn) {
+  if (!HasBrowser()) GTEST_SKIP() << "no chromium: apt-get install chromium";
+  Json trace = *trace_;
+  Json& events = trace["traceEvents"];
+  const Json mover = *std::find_if(events.begin(), events.end(), [](const Json& event) {
+    return event["ph"] == "X" && event["cat"] == "mover";
+  });
+  events = Json::array();  // without steps, all events are in one window
+  for (int i = 0; i < 60'001; ++i) events.push_back(mover);
+  WriteFile(folder_ / "busy.json", trace.dump());
+  for (const auto& [name, is_cut] :
+       {std::pair(folder_ / "busy.json", true), {TraceOf(*training_), false}}) {
+    Page({training_->log(), name});
+    const Opened opened = OpenInBrowser(folder_, page_);
+    EXPECT_THAT(opened.console, IsEmpty());
+    const bool is_said = opened.document.find("<p class=\"note\">60,000 of 60,001 events drawn") !=
+                         std::string::npos;
+    EXPECT_EQ(is_said, is_cut) << name;
+  }
+}
+
 // A log of 3,999 steps: each tenth one was skipped and each hundredth one evaluated. The last step
 // is neither, and differs from the others.
 std::string LongLog() {
@@ -494,6 +517,23 @@ TEST_F(PageTest, APipeIsReadLikeAFile) {
       RunInShell("cat " + training_->log() + " |", {"report", "/dev/stdin", "--out", page_});
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_THAT(ReadFile(page_), HasSubstr("\"steps_in_all\":" + std::to_string(kSteps)));
+}
+
+// The command waits for the end of its input, a pipe, when it is interrupted.
+TEST_F(PageTest, InterruptedWhileItReadsItLeavesNoPage) {
+  const std::string pipe = folder_ / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  Command command({"report", pipe, "--out", page_});
+  int writer = -1;  // opens once the command has opened the other end
+  while (writer < 0 && !command.has_ended()) {
+    writer = open(pipe.c_str(), O_WRONLY | O_NONBLOCK);
+    usleep(2000);
+  }
+  ASSERT_GE(writer, 0);
+  command.Signal(SIGINT);
+  EXPECT_EQ(command.Wait().exit_code, -SIGINT);
+  close(writer);
+  EXPECT_FALSE(std::ifstream(page_).is_open());
 }
 
 TEST_F(PageTest, APageThatCannotBeWrittenIsNamed) {

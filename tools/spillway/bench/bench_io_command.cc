@@ -77,9 +77,6 @@ absl::Status Check(const Flags& flags) {
 
 // Runs the store over an I/O engine that moves nothing.
 absl::Status RunBenchCeiling(const Flags& flags) {
-  if (!flags.html.empty() || flags.bench.full || flags.bench.verify) {
-    return UsageError("--ceiling has neither --html nor --full nor --verify: it moves nothing");
-  }
   if (flags.folders.size() != 1) return UsageError("--ceiling takes one folder");
   const bench_io::CeilingOptions options = {.folder = flags.folders.front(),
                                             .memory_bytes = flags.bench.memory_bytes};
@@ -113,22 +110,30 @@ void AddBenchIoCommand(CLI::App* bench, Run* run) {
   CLI::App* io = AddCommand(bench, "io", kDescription);
   auto flags = std::make_shared<Flags>();
   AddList(io, "dir", &flags->folders, "Folders to measure, striped over: DIR[,DIR]").Required();
+  const AddedOption ceiling =
+      AddFlag(io, "--ceiling", &flags->ceiling,
+              "The store over devices that take no time: GB/s and CPU by hashing threads");
   AddSize(io, "--size", &flags->bench.size_bytes, "Data to move, and as much again for fio's file")
-      .Default("2GiB");
+      .Default("2GiB")
+      .Excludes(ceiling);
   AddSize(io, "--memory", &flags->bench.memory_bytes,
           "Distinct memory to cycle through; a row may need as much room again on the disk")
       .Default("2GiB");
-  AddNumber(io, "--seconds", &flags->bench.seconds, {1, 86400},
-            "No further round after that (not with --full)");
-  AddFlag(io, "--full", &flags->bench.full, "Every operation, pattern, block, depth and engine");
+  AddNumber(
+      io, "--seconds", &flags->bench.seconds, {1, 86400},
+      "No further round after that, or until three are done after twice that (not with --full)")
+      .Excludes(ceiling);
+  AddFlag(io, "--full", &flags->bench.full, "Every operation, pattern, block, depth and engine")
+      .Excludes(ceiling);
   AddFlag(io, "--verify", &flags->bench.verify,
-          "Mark what is written and check what is read; without fio");
-  AddFlag(io, "--no-fio", &flags->no_fio, "Leave fio out");
-  AddFlag(io, "--ceiling", &flags->ceiling,
-          "The store over devices that take no time: GB/s and CPU by hashing threads");
+          "Mark what is written and check what is read; without fio")
+      .Excludes(ceiling);
+  AddFlag(io, "--no-fio", &flags->no_fio, "Leave fio out").Excludes(ceiling);
   AddFlag(io, "--json", &flags->json, "JSON on stdout");
-  AddText(io, "--html", &flags->html, "Also write a page with a picture to this file");
-  AddFlag(io, "--force", &flags->force, "Replace what --html names even if it is no such page");
+  AddText(io, "--html", &flags->html, "Also write a page with a picture to this file")
+      .Excludes(ceiling);
+  AddFlag(io, "--force", &flags->force, "Replace what --html names even if it is no such page")
+      .Excludes(ceiling);
   WhenChosen(io, [flags, run] { *run = [flags] { return RunBenchIo(*flags); }; });
 }
 

@@ -48,9 +48,8 @@ absl::Status Check(const bench_tiers::BenchOptions& options) {
     if (bytes == kUnlimited) {
       return UsageError(absl::StrFormat("%s needs a size, not 'unlimited'", flag));
     }
-    if (bytes < kLeastBytes || bytes % kMiB != 0) {
-      return UsageError(
-          absl::StrFormat("%s must be whole MiB, at least 64 MiB; it is %d bytes", flag, bytes));
+    if (bytes < kLeastBytes) {
+      return UsageError(absl::StrFormat("%s must be at least 64 MiB; it is %d bytes", flag, bytes));
     }
   }
   const uint64_t most = options.memory_bytes / kBlocksOfMemory;
@@ -63,8 +62,11 @@ absl::Status Check(const bench_tiers::BenchOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status RunBenchTiers(const Flags& flags) {
+absl::Status RunBenchTiers(Flags flags) {
   SPILLWAY_RETURN_IF_ERROR(Check(flags.bench));
+  // Decimal sizes, such as 8GB, are not whole MiB.
+  flags.bench.size_bytes = base::RoundDown(flags.bench.size_bytes, kMiB);
+  flags.bench.memory_bytes = base::RoundDown(flags.bench.memory_bytes, kMiB);
   const absl::StatusOr<bench_tiers::BenchReport> report =
       RunSession(flags.bench, bench_tiers::RunBench);
   // The machine or the build lacks the device; the command line is not at fault.

@@ -123,6 +123,11 @@ AddedOption AddedOption::Required() const {
   return *this;
 }
 
+AddedOption AddedOption::Excludes(const AddedOption& other) const {
+  option_->excludes(other.option_);
+  return *this;
+}
+
 AddedOption AddOption(CLI::App* app, const std::string& name, const TakeText& take,
                       const std::string& help) {
   const auto take_or_throw = [name, take](const std::string& text) {

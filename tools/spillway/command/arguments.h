@@ -57,6 +57,7 @@ class AddedOption {
   AddedOption Type(const std::string& words) const;    // placeholder of the value in the help
   AddedOption Default(const std::string& text) const;  // default in the help; "" shows none
   AddedOption Required() const;
+  AddedOption Excludes(const AddedOption& other) const;  // a usage error if both are given
 
  private:
   CLI::Option* option_;

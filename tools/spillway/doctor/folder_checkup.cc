@@ -3,7 +3,6 @@
 // Checks a folder as a store uses it: with a file that is made there, used and removed.
 
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -29,6 +28,7 @@
 #include "spillway/types.h"
 #include "src/base/bytes.h"
 #include "src/base/existing_folder.h"
+#include "tools/spillway/command/file_systems.h"
 #include "tools/spillway/doctor/checkup.h"
 #include "tools/spillway/store/opened_store.h"
 #include "tools/spillway/store/store_summary.h"
@@ -81,34 +81,6 @@ Finding CheckWritable(const std::string& folder, const std::string& nearest,
   return finding;
 }
 
-// File systems that a store may lie on, and the known drawbacks of some.
-struct KnownFileSystem {
-  uint64_t magic;
-  const char* name;
-  const char* drawback;  // null if none is known
-};
-constexpr const char* kNotADisk = "its bytes are in memory: a store there saves none";
-constexpr const char* kNetwork =
-    "over a network a store is slow, and the catalog's log needs a local file system: put the "
-    "first folder on a local disk";
-constexpr KnownFileSystem kFileSystems[] = {
-    {EXT4_SUPER_MAGIC, "ext4", nullptr},
-    {XFS_SUPER_MAGIC, "xfs", nullptr},
-    {BTRFS_SUPER_MAGIC, "btrfs",
-     "it copies on write and checksums once more: slower than ext4 or "
-     "xfs; chattr +C on an empty folder helps"},
-    {F2FS_SUPER_MAGIC, "f2fs", nullptr},
-    {0x2fc12fc1, "zfs", "O_DIRECT may go through its cache: slower than ext4 or xfs"},
-    {OVERLAYFS_SUPER_MAGIC, "overlay", "the layers of a container cost time: mount a volume"},
-    {TMPFS_MAGIC, "tmpfs", kNotADisk},
-    {RAMFS_MAGIC, "ramfs", kNotADisk},
-    {NFS_SUPER_MAGIC, "nfs", kNetwork},
-    {CIFS_SUPER_MAGIC, "cifs", kNetwork},
-    {SMB2_SUPER_MAGIC, "smb", kNetwork},
-    {FUSE_SUPER_MAGIC, "fuse", "each request passes through another process: slow"},
-    {V9FS_MAGIC, "9p", kNetwork},
-};
-
 Finding CheckFileSystem(const std::string& folder) {
   Finding finding = {.name = "file_system"};
   struct statfs info{};
@@ -116,12 +88,11 @@ Finding CheckFileSystem(const std::string& folder) {
     return {finding.name, Verdict::kFail, std::strerror(errno), "give a folder that can be read"};
   }
   const auto magic = static_cast<uint64_t>(info.f_type);
-  for (const KnownFileSystem& known : kFileSystems) {
-    if (known.magic != magic) continue;
-    finding.found = known.name;
-    if (known.drawback == nullptr) return finding;
+  if (const KnownFileSystem* const known = FindFileSystem(magic)) {
+    finding.found = known->name;
+    if (known->drawback == nullptr) return finding;
     finding.verdict = Verdict::kWarn;
-    finding.cure = known.drawback;
+    finding.cure = known->drawback;
     return finding;
   }
   finding.found = absl::StrFormat("unknown (0x%x)", magic);
@@ -170,8 +141,8 @@ Finding CheckFreeSpace(const std::string& folder) {
   if (free_bytes >= kGoodFreeBytes) return finding;
   finding.verdict = free_bytes >= kLeastFreeBytes ? Verdict::kWarn : Verdict::kFail;
   finding.cure = absl::StrFormat(
-      "a training state takes 16 bytes a parameter, twice with commits: free some "
-      "space, to %s at least, or give another folder",
+      "AdamW with 16-bit weights takes 16 bytes a parameter, 30 with commits (the gradient is not "
+      "doubled): free some space, to %s at least, or give another folder",
       base::FormatBytes(kGoodFreeBytes));
   return finding;
 }

@@ -22,12 +22,12 @@
 #include <thread>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "spillway/types.h"
+#include "src/base/available_memory.h"
 #include "src/base/bytes.h"
 #include "tiers/make_device_runtime.h"
 #include "tools/spillway/doctor/checkup.h"
@@ -92,15 +92,12 @@ Finding CheckProcessor() {
 
 Finding CheckMemory() {
   Finding finding = {.name = "memory"};
-  uint64_t available_kib = 0;
-  const std::string info = ReadKernelFile("/proc/meminfo");
-  const std::string text = ValueIn(info, "MemAvailable");
-  (void)absl::SimpleAtoi(text.substr(0, text.find(' ')), &available_kib);
+  const uint64_t available = base::AvailableMemoryBytes();
   const auto total =
       static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   finding.found = absl::StrFormat("%s, %s of it available", base::FormatBytes(total),
-                                  base::FormatBytes(available_kib * kKiB));
-  if (available_kib * kKiB < 256 * kMiB) {
+                                  base::FormatBytes(available));
+  if (available < 256 * kMiB) {
     finding.verdict = Verdict::kWarn;
     finding.cure = "end other programs, or give small --pinned-bytes and --device-bytes";
   }

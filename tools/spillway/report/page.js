@@ -424,6 +424,7 @@ function closely() {
   const choice = add(controls, 'select', { 'aria-label': 'step' });
   trace.windows.forEach((w, i) => add(choice, 'option', { value: i }, `${w.title}, ${time(w.end_us - w.begin_us)}`));
   const button = (text, act) => add(controls, 'button', {}, text).addEventListener('click', act);
+  const cut = add(parent, 'p', { class: 'note' });
   const canvas = add(parent, 'canvas', { tabindex: 0 });
   const left = 118, gap = 5, axis = 20;
   let shown, rows, from, to, drag = null;
@@ -431,6 +432,8 @@ function closely() {
   const open = index => {
     shown = trace.windows[index];
     rows = rowsOf(shown);
+    cut.hidden = shown.spans_in_all <= shown.spans.length;
+    cut.textContent = `${count(shown.spans.length)} of ${count(shown.spans_in_all)} events drawn`;
     from = 0;
     to = shown.end_us - shown.begin_us;
     draw();

@@ -51,8 +51,6 @@ absl::Status RunReport(const ReportFlags& flags) {
       return UsageError(absl::StrCat("--out ", flags.out, " would replace what is read"));
     }
   }
-  SPILLWAY_ASSIGN_OR_RETURN(trainer::OutputFile page,
-                            OpenOutput("--out", flags.out, kPage, flags.force));
   SPILLWAY_ASSIGN_OR_RETURN(const run_report::RunFiles files, run_report::ReadRunFiles(flags.run));
   for (const std::string& note : files.notes) absl::FPrintF(stderr, "note: %s\n", note);
   run_report::Json data = run_report::PageData(files);
@@ -61,7 +59,11 @@ absl::Status RunReport(const ReportFlags& flags) {
     data["sources"].push_back(std::filesystem::path(path).filename().string());
   }
   data["spillway"] = absl::StrCat(std::string(Version()), " (", std::string(BuildCommit()), ")");
-  if (const absl::Status written = page.Replace(run_report::ToHtml(data)); !written.ok()) {
+  const std::string html = run_report::ToHtml(data);
+  // Opened last, because an interrupt while the inputs are read would leave an empty file.
+  SPILLWAY_ASSIGN_OR_RETURN(trainer::OutputFile page,
+                            OpenOutput("--out", flags.out, kPage, flags.force));
+  if (const absl::Status written = page.Replace(html); !written.ok()) {
     return absl::Status(written.code(), absl::StrCat("--out: ", std::string(written.message()),
                                                      "; free some space, or name another file"));
   }

@@ -3,8 +3,6 @@
 #include "tools/spillway/bench/io/bench.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,6 +25,7 @@
 #include "tools/spillway/bench/io/ceiling.h"
 #include "tools/spillway/bench/io/fio.h"
 #include "tools/spillway/bench/io/own_folder.h"
+#include "tools/spillway/bench/io/room.h"
 #include "tools/spillway/bench/io/targets.h"
 
 namespace spillway::bench_io {
@@ -105,42 +104,17 @@ class Bench {
     size_bytes_ = base::RoundUp(options_.size_bytes, uint64_t{8} * kMiB * num_folders);
     const uint64_t slack =
         std::clamp(options_.memory_bytes, kLeastSlackBytes, kMostSlackBytes * num_folders);
-    const uint64_t needed = (2 * size_bytes_ + slack + (uint64_t{512} << 20)) / num_folders;
-    std::map<dev_t, uint64_t> needed_on;
-    for (const std::string& folder : options_.folders) {
-      struct stat info;
-      struct statvfs room;
-      if (::stat(folder.c_str(), &info) != 0 || ::statvfs(folder.c_str(), &room) != 0) {
-        return base::ErrnoToStatus(
-            errno, absl::StrCat("looking at ", folder, " (give a folder that is there)"));
-      }
-      const uint64_t wanted = needed_on[info.st_dev] += needed;
-      const uint64_t free_bytes = uint64_t{room.f_bavail} * room.f_frsize;
-      if (wanted > free_bytes / 10 * 9) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat(folder, " has ", base::FormatBytes(free_bytes),
-                         " free, of which a tenth stays so; ", "the benchmark needs ",
-                         base::FormatBytes(wanted), " there for a while: give a smaller --size",
-                         slack > kLeastSlackBytes ? " or --memory" : ""));
-      }
-    }
-    return absl::OkStatus();
+    const uint64_t needed = (2 * size_bytes_ + slack + kStoreSlackBytes) / num_folders;
+    return bench_io::CheckRoom(
+        options_.folders, needed,
+        slack > kLeastSlackBytes ? "give a smaller --size or --memory" : "give a smaller --size");
   }
 
   absl::Status MakeMemory() {
-    const uint64_t available = AvailableMemoryBytes() + FreeHugePageBytes();
-    memory_bytes_ = base::RoundDown(options_.memory_bytes, uint64_t{4} * kMiB);
     report_.fio_version = options_.fio && !options_.verify ? FioVersion() : "";
     const int users = report_.fio_version.empty() ? 1 : 2;
-    if (available > 0 && memory_bytes_ * static_cast<uint64_t>(users) > available / 10 * 8) {
-      memory_bytes_ =
-          base::RoundDown(available / 10 * 8 / static_cast<uint64_t>(users), uint64_t{64} * kMiB);
-      Note(absl::StrCat("memory to cycle through is cut to ", base::FormatBytes(memory_bytes_),
-                        ": more is not free"));
-    }
-    if (memory_bytes_ < uint64_t{64} * kMiB) {
-      return absl::ResourceExhaustedError("at least 64 MiB of memory are needed: see --memory");
-    }
+    SPILLWAY_ASSIGN_OR_RETURN(memory_bytes_,
+                              CutToAvailableMemory(options_.memory_bytes, users, options_.note));
     SPILLWAY_ASSIGN_OR_RETURN(memory_, Memory::Make(memory_bytes_, /*huge=*/true));
     SPILLWAY_ASSIGN_OR_RETURN(plain_,
                               Memory::Make(std::min(kPlainBytes, memory_bytes_), /*huge=*/false));
@@ -152,6 +126,7 @@ class Bench {
     const io::IoEngineOptions deep = {.queue_depth = io::kMaxQueueDepth};
     SPILLWAY_ASSIGN_OR_RETURN(
         ring_, io::MakeIoEngine(io::IoEngineKind::kAuto, deep, options_.folders[0], note));
+    report_.io_engine = std::string(ring_->name());
     SPILLWAY_ASSIGN_OR_RETURN(
         threads_, io::MakeIoEngine(io::IoEngineKind::kPosix, deep, options_.folders[0]));
     std::vector<std::string> store_folders;
@@ -173,7 +148,7 @@ class Bench {
                                                .limit = CalibrationTime(),
                                                .stop = &interrupted_}));
       report_.profiles.push_back(profile);
-      is_direct_ &= file.is_direct();
+      is_cached_ |= IsCached(file);
       SPILLWAY_ASSIGN_OR_RETURN(const io::FileId on_ring,
                                 ring_->AddFile(file.fd(), folder.path(), device));
       SPILLWAY_ASSIGN_OR_RETURN(const io::FileId on_threads,
@@ -347,7 +322,7 @@ class Bench {
     const RowSpec& spec = row.spec;
     const Memory& memory = spec.huge_pages ? *memory_ : *plain_;
     row.pages = memory.kind();
-    row.cached = !is_direct_;
+    row.cached = is_cached_;
     SetDepths(spec);
     const Pass pass = {.op = spec.op,
                        .pattern = spec.pattern,
@@ -399,6 +374,7 @@ class Bench {
                   .depth = row.fio_depth,
                   .huge_pages = row.fio_huge_pages,
                   .first_touch = spec.first_touch,
+                  .uring = report_.io_engine == "uring",
                   .size_bytes = size_bytes_,
                   .move_bytes = whole ? 0 : std::max<uint64_t>(row.moved_bytes, bytes),
                   .paths = file_paths_};
@@ -424,7 +400,7 @@ class Bench {
   uint64_t memory_bytes_ = 0;
   int num_done_ = 0;
   double hash_bytes_per_second_ = 0;  // of the default hashing threads, in this round
-  bool is_direct_ = true;
+  bool is_cached_ = false;
   bool has_fio_failed_ = false;
   std::optional<Memory> memory_, plain_;
   std::vector<OwnFolder> own_folders_;

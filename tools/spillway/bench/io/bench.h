@@ -50,6 +50,7 @@ struct BenchOptions {
 
 struct BenchReport {
   Machine machine;
+  std::string io_engine;                    // of the store: "uring" or "posix"
   std::string fio_version;                  // empty: no row has rounds of fio
   std::vector<io::DeviceProfile> profiles;  // by folder
   std::vector<Row> rows;

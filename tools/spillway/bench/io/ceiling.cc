@@ -22,12 +22,14 @@
 #include "tools/spillway/bench/io/memory.h"
 #include "tools/spillway/bench/io/nop_io_engine.h"
 #include "tools/spillway/bench/io/own_folder.h"
+#include "tools/spillway/bench/io/room.h"
 #include "tools/spillway/bench/io/rows.h"
 
 namespace spillway::bench_io {
 namespace {
 
-constexpr uint64_t kUnderWay = 64;  // blocks in flight, of one page each
+constexpr uint64_t kUnderWay = 64;                     // blocks in flight, of one page each
+constexpr uint64_t kSlackBytes = uint64_t{256} << 20;  // more than is in flight, in whole segments
 
 double ProcessCpuSeconds() {
   rusage usage;
@@ -96,9 +98,15 @@ class Ceiling {
   }
 
   absl::Status Open() {
+    SPILLWAY_RETURN_IF_ERROR(CheckRoom({&options_.folder, 1},
+                                       options_.memory_bytes + kSlackBytes + kStoreSlackBytes,
+                                       "give a smaller --memory"));
+    SPILLWAY_ASSIGN_OR_RETURN(
+        const uint64_t memory_bytes,
+        CutToAvailableMemory(options_.memory_bytes, /*num_users=*/1, options_.note));
     SPILLWAY_ASSIGN_OR_RETURN(OwnFolder folder, options_.make_folder(options_.folder));
     folder_.emplace(std::move(folder));
-    SPILLWAY_ASSIGN_OR_RETURN(memory_, Memory::Make(options_.memory_bytes, /*huge=*/true));
+    SPILLWAY_ASSIGN_OR_RETURN(memory_, Memory::Make(memory_bytes, /*huge=*/true));
     num_blocks_ = memory_->span().size() / kPageBytes;
     SPILLWAY_ASSIGN_OR_RETURN(engine_, NopIoEngine::Create());
     SPILLWAY_ASSIGN_OR_RETURN(store_, io::Store::Open({.folders = {folder_->path() + "/store"},

@@ -34,6 +34,7 @@ struct CeilingOptions {
   uint64_t memory_bytes = 0;  // to move the data through; also the size of the store's data
   int rounds = 5;
   std::function<void(int, int, std::string_view)> progress;
+  std::function<void(std::string_view)> note;  // one sentence: what falls short of the options
   // As in BenchOptions.
   std::function<absl::StatusOr<OwnFolder>(const std::string&)> make_folder = OwnFolder::Make;
 };
@@ -62,7 +63,8 @@ struct CeilingReport {
 double HashRate(std::span<std::byte> memory, int num_threads);
 
 // Runs the measurement. Cancelled if `interrupted` became true; FailedPrecondition if the kernel
-// provides no io_uring.
+// provides no io_uring. ResourceExhausted, before anything is made, if the file system has too
+// little room for the segments or there is too little memory.
 absl::StatusOr<CeilingReport> RunCeiling(const CeilingOptions& options,
                                          const std::atomic<bool>& interrupted);
 

@@ -31,10 +31,7 @@ std::vector<std::string> Arguments(const FioJob& job) {
       "fio",
       "--output-format=json",
       "--disk_util=0",
-      "--ioengine=io_uring",
       "--direct=1",
-      "--fixedbufs=1",
-      "--registerfiles=1",
       "--scramble_buffers=0",
       "--thread",
       "--invalidate=0",
@@ -47,6 +44,12 @@ std::vector<std::string> Arguments(const FioJob& job) {
       absl::StrCat("--iodepth=", job.depth),
       absl::StrCat("--size=", job.size_bytes),
       absl::StrCat("--filename=", absl::StrJoin(job.paths, ":"))};
+  if (job.uring) {
+    arguments.insert(arguments.end(),
+                     {"--ioengine=io_uring", "--fixedbufs=1", "--registerfiles=1"});
+  } else {
+    arguments.push_back("--ioengine=libaio");
+  }
   if (job.op == Op::kMixed) {
     arguments.push_back(
         absl::StrCat("--rwmixread=", static_cast<int>(std::lround(100 * job.read_share))));

@@ -24,6 +24,7 @@ struct FioJob {
   int depth = 1;             // blocks in flight; each has its own memory
   bool huge_pages = false;   // 2 MiB pages of the system's pool, otherwise plain ones
   bool first_touch = false;  // the files are new
+  bool uring = true;         // through io_uring, otherwise libaio
   uint64_t size_bytes = 0;   // of all files
   uint64_t move_bytes = 0;   // moves at most this much of them; 0: everything
   std::vector<std::string> paths;
@@ -38,8 +39,8 @@ struct FioResult {
 // Returns the version, such as "fio-3.33", or an empty string if there is no fio.
 std::string FioVersion();
 
-// Runs a job with io_uring, O_DIRECT, and registered buffers and files. Starting fio takes about a
-// second. NotFound if there is no fio or it failed. Cancelled, after fio has ended, if
+// Runs a job with O_DIRECT and, through io_uring, registered buffers and files. Starting fio takes
+// about a second. NotFound if there is no fio or it failed. Cancelled, after fio has ended, if
 // `interrupted` became true.
 absl::StatusOr<FioResult> RunFio(const FioJob& job, const std::atomic<bool>& interrupted);
 

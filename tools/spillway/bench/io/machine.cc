@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/utsname.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "io/checksum.h"
 #include "src/base/clock.h"
+#include "tools/spillway/command/file_systems.h"
 
 namespace spillway::bench_io {
 namespace {
@@ -105,7 +107,12 @@ Machine Look(std::span<const std::string> folders, std::span<std::byte> memory) 
   return machine;
 }
 
-uint64_t AvailableMemoryBytes() { return MeminfoKib("MemAvailable") << 10; }
+bool IsCached(const io::DirectFile& file) {
+  struct statfs info{};
+  if (!file.is_direct() || ::fstatfs(file.fd(), &info) != 0) return true;
+  const auto* const known = command::FindFileSystem(static_cast<uint64_t>(info.f_type));
+  return known != nullptr && known->drawback == command::kNotADisk;
+}
 
 uint64_t FreeHugePageBytes() {
   return MeminfoKib("HugePages_Free") * (MeminfoKib("Hugepagesize") << 10);

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "io/direct_file.h"
+
 namespace spillway::bench_io {
 
 struct Volume {
@@ -34,8 +36,10 @@ struct Machine {
 // overwrites its first half with its second.
 Machine Look(std::span<const std::string> folders, std::span<std::byte> memory);
 
-// Return the bytes of memory available without swapping, and the bytes of free huge pages.
-uint64_t AvailableMemoryBytes();
+// Whether transfers of the file move bytes in memory alone: the file system refused O_DIRECT, or it
+// is in memory. Linux 6.6 and later accept O_DIRECT on tmpfs.
+bool IsCached(const io::DirectFile& file);
+
 uint64_t FreeHugePageBytes();
 
 }  // namespace spillway::bench_io

@@ -17,7 +17,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json RowJson(const Row& row, const Machine& machine) {
+Json RowJson(const Row& row, const BenchReport& report) {
+  const Machine& machine = report.machine;
   const RowSpec& spec = row.spec;
   const Summary rate = Rate(row.ours);
   const bool has_fio = !row.fio.empty();
@@ -31,7 +32,7 @@ Json RowJson(const Row& row, const Machine& machine) {
                {"bytes_per_second", rate.median},
                {"fio_bytes_per_second", has_fio ? Json(Rate(row.fio).median) : Json()},
                {"through", spec.through == Through::kStore ? "store" : "file"},
-               {"engine", spec.through == Through::kPosixFile ? "posix" : "uring"},
+               {"engine", spec.through == Through::kPosixFile ? "posix" : report.io_engine},
                {"first_touch", spec.first_touch},
                {"memory_pages", NameOf(row.pages)},
                {"rounds", row.ours.size()},
@@ -107,7 +108,7 @@ Json ToJson(const BenchReport& report, std::string_view commit) {
   const Machine& machine = report.machine;
   Json json = {{"v", 1}};
   json["rows"] = Json::array();
-  for (const Row& row : report.rows) json["rows"].push_back(RowJson(row, machine));
+  for (const Row& row : report.rows) json["rows"].push_back(RowJson(row, report));
   Json volumes = Json::array();
   for (size_t i = 0; i < machine.volumes.size(); ++i) {
     const Volume& volume = machine.volumes[i];
@@ -140,9 +141,9 @@ Json ToJson(const BenchReport& report, std::string_view commit) {
 std::string ToTable(const BenchReport& report, std::string_view commit) {
   const Machine& machine = report.machine;
   std::string text =
-      absl::StrFormat("%s, %d CPUs, kernel %s, load %.1f, commit %s, %s\n", machine.cpu,
+      absl::StrFormat("%s, %d CPUs, kernel %s, load %.1f, commit %s, %s, %s\n", machine.cpu,
                       machine.num_cpus, machine.kernel, machine.load, std::string(commit),
-                      report.fio_version.empty() ? "no fio" : report.fio_version);
+                      report.io_engine, report.fio_version.empty() ? "no fio" : report.fio_version);
   for (size_t i = 0; i < machine.volumes.size(); ++i) {
     const Volume& volume = machine.volumes[i];
     const io::DeviceProfile& profile = report.profiles[i];

@@ -74,7 +74,7 @@ struct Row {
   RowSpec spec;
   PageKind pages = PageKind::kPlain;
   uint64_t moved_bytes = 0;  // by this benchmark's last pass
-  bool cached = false;       // the file system does not support O_DIRECT
+  bool cached = false;       // see IsCached
   std::vector<Sample> ours;  // by round
   // By round; empty: no fio, or not requested. Has fewer rounds than `ours` if fio failed.
   std::vector<Sample> fio;

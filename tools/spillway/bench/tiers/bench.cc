@@ -2,16 +2,14 @@
 
 #include "tools/spillway/bench/tiers/bench.h"
 
-#include <sys/statvfs.h>
-
-#include <cerrno>
 #include <chrono>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "src/base/available_memory.h"
 #include "src/base/bytes.h"
-#include "src/base/errno_status.h"
 #include "src/base/status_macros.h"
+#include "tools/spillway/bench/io/room.h"
 #include "tools/spillway/bench/tiers/ceilings.h"
 
 namespace spillway::bench_tiers {
@@ -24,23 +22,14 @@ constexpr int kMostRounds = 9;
 // Checks that the folder has room for the engine's data, its slack and the bare file. A tenth of
 // the free bytes must stay free.
 absl::Status CheckRoom(const BenchOptions& options) {
-  struct statvfs room;
-  if (::statvfs(options.folder.c_str(), &room) != 0) {
-    return base::ErrnoToStatus(
-        errno, absl::StrCat("looking at ", options.folder, " (give a folder that is there)"));
-  }
-  const uint64_t needed = 2 * options.size_bytes + 2 * options.memory_bytes + 512 * kMiB;
-  const uint64_t free_bytes = uint64_t{room.f_bavail} * room.f_frsize;
-  if (needed <= free_bytes / 10 * 9) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat(options.folder, " has ", base::FormatBytes(free_bytes),
-                   " free, of which a tenth stays so; the benchmark needs ",
-                   base::FormatBytes(needed), " there for a while: give a smaller --size"));
+  const uint64_t needed =
+      2 * options.size_bytes + 2 * options.memory_bytes + bench_io::kStoreSlackBytes;
+  return bench_io::CheckRoom({&options.folder, 1}, needed, "give a smaller --size");
 }
 
 absl::Status CheckMemory(const BenchOptions& options) {
   const uint64_t needed = options.memory_bytes + options.memory_bytes / 8 + 512 * kMiB;
-  const uint64_t available = bench_io::AvailableMemoryBytes();
+  const uint64_t available = base::AvailableMemoryBytes();
   if (available == 0 || needed <= available / 10 * 9) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat(base::FormatBytes(available), " of memory can be had, the benchmark takes ",
@@ -101,7 +90,7 @@ absl::StatusOr<BenchReport> RunBench(const BenchOptions& options,
   report.machine = bench_io::Look({&options.folder, 1}, ceilings->memory());
   report.device = ceilings->device_name();
   report.io_engine = edges->Stats().io_engine;
-  report.cached = !ceilings->is_direct();
+  report.cached = ceilings->is_cached();
   report.block_bytes = options.block_bytes;
   report.rows = MakeRows();
   for (int round = 0; round < kMostRounds; ++round) {

@@ -56,7 +56,7 @@ struct BenchReport {
   bench_io::Machine machine;
   std::string device;     // "host", or the GPU's name
   std::string io_engine;  // "uring" or "posix"
-  bool cached = false;    // the file system does not support O_DIRECT
+  bool cached = false;    // see bench_io::IsCached
   uint64_t block_bytes = 0;
   std::vector<Row> rows;
 };

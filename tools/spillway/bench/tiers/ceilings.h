@@ -17,6 +17,7 @@
 #include "io/io_engine.h"
 #include "spillway/engine.h"
 #include "tiers/device_runtime.h"
+#include "tools/spillway/bench/io/machine.h"
 #include "tools/spillway/bench/io/memory.h"
 #include "tools/spillway/bench/io/pass.h"
 #include "tools/spillway/bench/tiers/edges.h"
@@ -41,7 +42,7 @@ class Ceilings {
 
   std::span<std::byte> memory() const { return memory_.span(); }
   std::string device_name() const { return runtime_->name(); }
-  bool is_direct() const { return file_.is_direct(); }
+  bool is_cached() const { return bench_io::IsCached(file_); }
 
  private:
   Ceilings(bench_io::Memory memory, io::DirectFile file, const std::atomic<bool>& interrupted)

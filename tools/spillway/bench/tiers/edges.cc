@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/base/bytes.h"
 #include "src/base/status_macros.h"
 
 namespace spillway::bench_tiers {
@@ -19,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kRowBytes = 4 * kKiB;
 constexpr int kCopyPasses = 8;  // over the near tensor
-constexpr uint64_t kReaders = 4;
+constexpr uint64_t kMostReaders = 4;
 
 uint64_t NvmeRead(const EngineStats& stats) { return stats.nvme.read_bytes; }
 uint64_t NvmeWritten(const EngineStats& stats) { return stats.nvme.written_bytes; }
@@ -50,8 +51,12 @@ absl::StatusOr<std::unique_ptr<Edges>> Edges::Create(const EdgesOptions& options
   SPILLWAY_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Open(engine_options));
   auto edges = std::unique_ptr<Edges>(new Edges(std::move(engine), interrupted));
   const auto fill = [&](uint64_t offset_bytes, std::span<std::byte> out) {
-    const uint64_t start = offset_bytes % (options.content.size() - out.size());
-    std::memcpy(out.data(), options.content.data() + start, out.size());
+    for (uint64_t done = 0; done < out.size();) {  // a tile may be larger than the content
+      const uint64_t start = (offset_bytes + done) % options.content.size();
+      const uint64_t size = std::min(out.size() - done, options.content.size() - start);
+      std::memcpy(out.data() + done, options.content.data() + start, size);
+      done += size;
+    }
     return edges->CheckGoing();
   };
   const auto add = [&](const char* name, uint64_t size_bytes) {
@@ -100,14 +105,15 @@ absl::StatusOr<Edges::Rate> Edges::Measure(Edge edge, bool beside_nvme) {
     return Rate{rate, 0};
   }
   std::atomic<bool> stop = false;
-  std::array<absl::Status, kReaders> ends;
+  const uint64_t num_readers = std::min(kMostReaders, NumTiles(far_));
+  std::array<absl::Status, kMostReaders> ends;
   std::vector<std::thread> readers;
-  std::latch reading(kReaders);
-  for (uint64_t i = 0; i < kReaders; ++i) {
+  std::latch reading(static_cast<std::ptrdiff_t>(num_readers));
+  for (uint64_t i = 0; i < num_readers; ++i) {
     readers.emplace_back([&, i] {
-      ends[i] = ReadFar(i);
+      ends[i] = ReadFar(i, num_readers);
       reading.count_down();
-      if (ends[i].ok()) ends[i] = ReadUntil(stop, i, kReaders);
+      if (ends[i].ok()) ends[i] = ReadUntil(stop, i, num_readers);
     });
   }
   reading.wait();  // on a busy machine threads may begin late
@@ -196,19 +202,22 @@ absl::Status Edges::Evict(TensorId tensor) {
 }
 
 // Reads a tile of the far tensor from NVMe. Uses only a few tiles, because tiles written on the
-// device would be written back to NVMe if pinned memory became half full.
-absl::Status Edges::ReadFar(uint64_t number) {
-  const uint64_t tile = number % std::min(NumTiles(near_) / 2, NumTiles(far_));
+// device would be written back to NVMe if pinned memory became half full. Numbers that differ
+// modulo `num_readers` have different tiles: a reader cannot evict a tile that another leases.
+absl::Status Edges::ReadFar(uint64_t number, uint64_t num_readers) {
+  const uint64_t tile =
+      number % base::RoundDown(std::min(NumTiles(near_) / 2, NumTiles(far_)), num_readers);
   SPILLWAY_RETURN_IF_ERROR(engine_->Evict({far_, tile}));
   return engine_->AcquireHost({far_, tile}, Access::kRead).status();
 }
 
 // Reads at least one tile.
-absl::Status Edges::ReadUntil(const std::atomic<bool>& stop, uint64_t first, uint64_t step) {
-  uint64_t number = first;
+absl::Status Edges::ReadUntil(const std::atomic<bool>& stop, uint64_t reader,
+                              uint64_t num_readers) {
+  uint64_t number = reader;
   do {
-    number += step;
-    SPILLWAY_RETURN_IF_ERROR(ReadFar(number));
+    number += num_readers;
+    SPILLWAY_RETURN_IF_ERROR(ReadFar(number, num_readers));
   } while (!stop);
   return absl::OkStatus();
 }

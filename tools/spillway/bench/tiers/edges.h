@@ -51,7 +51,7 @@ class Edges {
     double nvme_bytes_per_second = 0;  // read from NVMe at the same time
   };
   // Measures one pass over an edge. With `beside_nvme`, which only the edges between pinned memory
-  // and the device use, four threads read from NVMe into pinned memory meanwhile.
+  // and the device use, up to four threads read from NVMe into pinned memory meanwhile.
   absl::StatusOr<Rate> Measure(Edge edge, bool beside_nvme);
 
   EngineStats Stats() const { return engine_->Stats(); }
@@ -66,8 +66,8 @@ class Edges {
   absl::Status Lease(TensorId tensor, Tier tier, Access access, int passes = 1);
   absl::Status Write();
   absl::Status Evict(TensorId tensor);
-  absl::Status ReadFar(uint64_t number);
-  absl::Status ReadUntil(const std::atomic<bool>& stop, uint64_t first, uint64_t step);
+  absl::Status ReadFar(uint64_t number, uint64_t num_readers);
+  absl::Status ReadUntil(const std::atomic<bool>& stop, uint64_t reader, uint64_t num_readers);
   uint64_t NumTiles(TensorId tensor) const { return engine_->Spec(tensor).num_tiles(); }
   absl::Status CheckGoing() const;
 

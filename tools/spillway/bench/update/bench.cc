@@ -2,10 +2,7 @@
 
 #include "tools/spillway/bench/update/bench.h"
 
-#include <sys/statvfs.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -14,10 +11,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "spillway/thread_pool.h"
+#include "src/base/available_memory.h"
 #include "src/base/bytes.h"
-#include "src/base/errno_status.h"
 #include "src/base/status_macros.h"
 #include "src/optim/rule_passes.h"
+#include "tools/spillway/bench/io/room.h"
 #include "tools/spillway/bench/update/limits.h"
 
 namespace spillway::bench_update {
@@ -61,20 +59,11 @@ size_t MostFormats(const BenchOptions& options) {
 // Checks that the folder has room for twice the state (it is written out of place), the gradients
 // of each format, and fio's file. A tenth of the free bytes must stay free.
 absl::Status CheckRoom(const BenchOptions& options, uint64_t state_bytes) {
-  struct statvfs room;
-  if (::statvfs(options.folder.c_str(), &room) != 0)
-    return base::ErrnoToStatus(
-        errno, absl::StrCat("looking at ", options.folder, " (give a folder that is there)"));
   const uint64_t gradients = options.gradients == Where::kNvme
                                  ? MostFormats(options) * kGradientBytes * options.num_parameters
                                  : 0;
   const uint64_t needed = 2 * state_bytes + gradients + LimitBytes(options) + kGiB;
-  const uint64_t free_bytes = uint64_t{room.f_bavail} * room.f_frsize;
-  if (needed <= free_bytes / 10 * 9) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat(options.folder, " has ", base::FormatBytes(free_bytes),
-                   " free, of which a tenth stays so; the benchmark needs ",
-                   base::FormatBytes(needed), " there for a while: give fewer --parameters"));
+  return bench_io::CheckRoom({&options.folder, 1}, needed, "give fewer --parameters");
 }
 
 // Checks that there is memory for the state and its slack, the gradients, the limits, and the
@@ -83,7 +72,7 @@ absl::Status CheckMemory(const BenchOptions& options, uint64_t state_bytes) {
   const uint64_t budgets = options.folder.empty() ? 0 : MostFormats(options) * options.memory_bytes;
   const uint64_t needed = state_bytes + state_bytes / 8 + kGradientBytes * options.num_parameters +
                           LimitBytes(options) + budgets + 512 * kMiB;
-  const uint64_t available = bench_io::AvailableMemoryBytes();
+  const uint64_t available = base::AvailableMemoryBytes();
   if (available == 0 || needed <= available / 10 * 9) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat(base::FormatBytes(available), " of memory can be had, the benchmark takes ",
@@ -222,7 +211,8 @@ class Bench {
     std::optional<double> fio_seconds;
     for (const bool limits_turn : {limit_first, !limit_first}) {
       if (limits_turn) {
-        SPILLWAY_ASSIGN_OR_RETURN(fio_seconds, limits_->FioSeconds(bytes, mix));
+        SPILLWAY_ASSIGN_OR_RETURN(fio_seconds,
+                                  limits_->FioSeconds(bytes, mix, report_.io_engine == "uring"));
       } else {
         SPILLWAY_ASSIGN_OR_RETURN(seconds, measured.nvme->Pass());
       }

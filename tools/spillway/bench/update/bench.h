@@ -69,7 +69,7 @@ struct BenchReport {
   bench_io::Machine machine;
   std::string io_engine;  // "uring" or "posix"; empty without a folder
   std::string fio;        // version; empty: no fio
-  bool cached = false;    // the file system does not support O_DIRECT
+  bool cached = false;    // see bench_io::IsCached
   uint64_t num_parameters = 0;
   uint64_t memory_bytes = 0;
   Where gradients = Where::kDram;

@@ -16,6 +16,7 @@
 #include "src/base/errno_status.h"
 #include "src/base/status_macros.h"
 #include "tools/spillway/bench/io/fio.h"
+#include "tools/spillway/bench/io/machine.h"
 #include "tools/spillway/bench/update/in_place_scale.h"
 
 namespace spillway::bench_update {
@@ -41,7 +42,11 @@ absl::StatusOr<std::unique_ptr<Limits>> Limits::Create(const std::string& folder
   SPILLWAY_ASSIGN_OR_RETURN(bench_io::Memory memory,
                             bench_io::Memory::Make(size_bytes, /*huge=*/true));
   auto limits = std::unique_ptr<Limits>(new Limits(std::move(memory), pool, interrupted));
-  if (!folder.empty()) limits->fio_version_ = bench_io::FioVersion();
+  if (!folder.empty()) {
+    SPILLWAY_ASSIGN_OR_RETURN(const io::DirectFile probe, io::OpenNamelessFile(folder));
+    limits->cached_ = bench_io::IsCached(probe);
+    limits->fio_version_ = bench_io::FioVersion();
+  }
   if (!limits->fio_version_.empty()) SPILLWAY_RETURN_IF_ERROR(limits->MakeFile(folder));
   // Makes the floats near 1, because denormals are slow to multiply.
   std::memset(limits->memory_.span().data(), 0x3f, limits->memory_.span().size());
@@ -88,8 +93,8 @@ absl::StatusOr<double> Limits::HashSeconds(uint64_t bytes) {
   return SecondsSince(start);
 }
 
-absl::StatusOr<std::optional<double>> Limits::FioSeconds(uint64_t bytes,
-                                                         const ParameterBytes& mix) {
+absl::StatusOr<std::optional<double>> Limits::FioSeconds(uint64_t bytes, const ParameterBytes& mix,
+                                                         bool uring) {
   if (!file_) return std::nullopt;
   const uint64_t size_bytes = memory_.span().size();
   double seconds = 0, moved = 0;
@@ -99,6 +104,7 @@ absl::StatusOr<std::optional<double>> Limits::FioSeconds(uint64_t bytes,
                           .read_share = mix.read / (mix.read + mix.written),
                           .block_bytes = kFioBlockBytes,
                           .depth = kFioDepth,
+                          .uring = uring,
                           .size_bytes = size_bytes,
                           .move_bytes = std::min(bytes - static_cast<uint64_t>(moved), size_bytes),
                           .paths = {absl::StrCat("/proc/", ::getpid(), "/fd/", file_->fd())}},

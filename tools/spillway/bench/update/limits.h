@@ -35,13 +35,15 @@ class Limits {
   absl::StatusOr<double> InPlaceSeconds(uint64_t bytes);
   // Returns the seconds that all threads together take to hash `bytes` that no cache holds.
   absl::StatusOr<double> HashSeconds(uint64_t bytes);
-  // Returns the seconds that fio takes to move `bytes` with this mix of reads and writes. nullopt
-  // if there is no fio or it failed.
-  absl::StatusOr<std::optional<double>> FioSeconds(uint64_t bytes, const ParameterBytes& mix);
+  // Returns the seconds that fio takes to move `bytes` with this mix of reads and writes, through
+  // io_uring or through libaio. nullopt if there is no fio or it failed.
+  absl::StatusOr<std::optional<double>> FioSeconds(uint64_t bytes, const ParameterBytes& mix,
+                                                   bool uring);
 
   const bench_io::Memory& memory() const { return memory_; }
   const std::string& fio_version() const { return fio_version_; }
-  bool cached() const { return file_ && !file_->is_direct(); }
+  // Whether files in the folder are cached, as bench_io::IsCached says.
+  bool cached() const { return cached_; }
 
  private:
   Limits(bench_io::Memory memory, ThreadPool* pool, const std::atomic<bool>& interrupted)
@@ -54,6 +56,7 @@ class Limits {
   ThreadPool* const pool_;
   const std::atomic<bool>& interrupted_;
   std::optional<io::DirectFile> file_;
+  bool cached_ = false;
   std::string fio_version_;  // empty: fio is absent or is not needed
 };
 
