@@ -96,7 +96,7 @@ TEST(Train, TheSummaryHasTheTimeOfItsCommits) {
   std::erase(arguments, "--json");
   const Ended ended = RunCommand(arguments);
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
-  EXPECT_THAT(ended.out, ContainsRegex("\ncommits: 2, [0-9]+\.[0-9] s in all\n"));
+  EXPECT_THAT(ended.out, ContainsRegex("\ncommits: 2, [0-9]+[.][0-9] s in all\n"));
   const std::vector<Json> lines = ReadLog(training.log());
   ASSERT_EQ(lines.size(), 4U);
   for (size_t i = 0; i < lines.size(); ++i) EXPECT_EQ(lines[i].contains("commit_s"), i == 2) << i;

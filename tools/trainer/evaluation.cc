@@ -29,9 +29,9 @@ absl::StatusOr<Evaluation> Evaluate(Model* model, const TokenData& data, int64_t
     SPILLWAY_HF_ASSIGN_OR_RETURN(const double loss, model->Loss(inputs, targets));
     if (!std::isfinite(loss)) {
       return absl::OutOfRangeError(absl::StrFormat(
-          "the loss of window %d is not finite (%g): the weights are broken, or overflow in this "
-          "precision; try bf16 or fp32",
-          window, loss));
+          "the loss of window %d is not finite: the weights are broken, or overflow "
+          "in this precision; try bf16 or fp32",
+          window));
     }
     evaluation.loss += loss;
     if (on_window) on_window(window + 1, evaluation.windows);

@@ -204,9 +204,10 @@ absl::Status Trainer::RunSteps(const Observer& observer, const std::atomic<bool>
       if (IsReadError(evaluation.status())) may_be_unreadable_ = true;
       if (evaluation.ok()) {
         summary->last_evaluation = record.evaluation = *evaluation;
-      } else if (!absl::IsCancelled(evaluation.status()) &&
-                 !std::exchange(has_failed_evaluation, true)) {
-        record.evaluation_error = std::string(evaluation.status().message());
+      } else if (!absl::IsCancelled(evaluation.status())) {
+        summary->last_evaluation.reset();  // an earlier loss is not that of these weights
+        if (!std::exchange(has_failed_evaluation, true))
+          record.evaluation_error = std::string(evaluation.status().message());
       }
     }
     const EngineStats stats = engine_->Stats();

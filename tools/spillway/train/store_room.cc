@@ -141,9 +141,8 @@ absl::Status CheckRoomForExport(const StorePlace& place, const StoreNeed& need,
   if (free >= to_take + export_bytes) return absl::OkStatus();
   const absl::Status full = absl::ResourceExhaustedError(absl::StrFormat(
       "--store %s and --save %s are on one file system: %s free, but %s are needed, %s more for "
-      "the "
-      "store (%s, and the catalog %s) and %s for the exported weights; free some space or name a "
-      "folder elsewhere",
+      "the store (%s, and the catalog %s) and %s for the exported weights; free some space or name "
+      "a folder elsewhere",
       absl::StrJoin(place.folders, ","), save, base::FormatBytes(free),
       base::FormatBytes(to_take + export_bytes), base::FormatBytes(to_take), Explain(room),
       base::FormatBytes(room.catalog), base::FormatBytes(export_bytes)));

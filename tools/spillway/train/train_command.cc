@@ -111,10 +111,21 @@ absl::StatusOr<Inputs> ReadInputs(const TrainFlags& flags) {
   return inputs;
 }
 
-// Checks the values of a new run's weights before the store is touched. A resumed run has its
-// weights in the store.
+// Returns the user state of the last commit of the store that the run resumes. None if there is no
+// commit or it cannot be read; opening the store reports why.
+std::optional<std::string> LastUserState(const TrainFlags& flags) {
+  if (!flags.resume || flags.engine.store.empty()) return std::nullopt;
+  const auto view = io::StoreView::Open(flags.engine.store, io::StoreView::Wanted::kAnyState);
+  if (!view.ok()) return std::nullopt;
+  const auto commit = (*view)->catalog().ReadCommit();
+  if (!commit.ok() || !commit->has_value()) return std::nullopt;
+  return (*commit)->user_state;
+}
+
+// Checks the values of the weights with which a run begins, before the store is touched. A run that
+// resumes a commit has its weights there.
 absl::Status CheckWeights(const TrainFlags& flags, const Inputs& inputs) {
-  if (flags.random_init || flags.resume) return absl::OkStatus();
+  if (flags.random_init || LastUserState(flags)) return absl::OkStatus();
   WeightProgress progress("checked", inputs.config);
   const absl::Status finite = trainer::CheckFinite(inputs.config, progress.Watch(inputs.source));
   if (finite.ok()) return finite;
@@ -123,14 +134,11 @@ absl::Status CheckWeights(const TrainFlags& flags, const Inputs& inputs) {
 }
 
 // Whether the store's last commit is of the run's last step or a later one. Then no commit replaces
-// it. Returns false if the store cannot be read; opening it reports why.
+// it, and the run only exports.
 bool HasNoStepLeft(const TrainFlags& flags) {
-  if (!flags.resume || !flags.steps || flags.engine.store.empty()) return false;
-  const auto view = io::StoreView::Open(flags.engine.store, io::StoreView::Wanted::kAnyState);
-  if (!view.ok()) return false;
-  const auto commit = (*view)->catalog().ReadCommit();
-  if (!commit.ok() || !commit->has_value()) return false;
-  const auto state = trainer::ParseTrainState((*commit)->user_state);
+  const std::optional<std::string> last = flags.steps ? LastUserState(flags) : std::nullopt;
+  if (!last) return false;
+  const auto state = trainer::ParseTrainState(*last);
   return state.ok() && state->step >= *flags.steps;
 }
 
@@ -147,7 +155,8 @@ StoreNeed NeedOf(const TrainFlags& flags, const hf::ModelConfig& config) {
 absl::Status CheckSpace(const TrainFlags& flags, const hf::ModelConfig& config,
                         const StoreNeed& need) {
   SPILLWAY_RETURN_IF_ERROR(CheckRoom(flags.engine, config, flags.trainer.model, need));
-  if (flags.save.empty() || flags.engine.store.empty()) return absl::OkStatus();
+  if (flags.save.empty() || flags.engine.store.empty() || HasNoStepLeft(flags))
+    return absl::OkStatus();
   return CheckRoomForExport(PlaceOf(flags.engine), need, flags.save,
                             trainer::ExportedBytes(trainer::ListParameters(config)));
 }

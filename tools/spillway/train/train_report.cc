@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <string_view>
 
 #include "absl/strings/str_format.h"
@@ -154,9 +155,11 @@ std::string ToText(const TrainReport& report) {
   const trainer::RunSummary& run = report.run;
   const EngineStats& stats = report.stats;
   std::string text = absl::StrFormat(
-      "%s after %s (%d now, %d of them skipped): loss %.4f, %.1f tokens/s\n",
+      "%s after %s (%d now, %d of them skipped): %s, %.1f tokens/s\n",
       std::string(ReasonName(run.reason)), base::FormatCount(run.step, "step"), run.steps_this_run,
-      run.skipped_this_run, run.last_loss, run.tokens_per_second);
+      run.skipped_this_run,
+      std::isnan(run.last_loss) ? "no loss yet" : absl::StrFormat("loss %.4f", run.last_loss),
+      run.tokens_per_second);
   if (run.last_evaluation) {
     absl::StrAppendFormat(&text, "validation loss %.4f over %s\n", run.last_evaluation->loss,
                           base::FormatCount(run.last_evaluation->windows, "window"));
@@ -185,9 +188,11 @@ std::string ToText(const TrainReport& report) {
       base::FormatBytes(stats.nvme.read_bytes), base::FormatBytes(stats.nvme.written_bytes),
       base::FormatBytes(stats.pinned.read_bytes), base::FormatBytes(stats.pinned.written_bytes));
   text += DescribeDriveWear(report);
-  absl::StrAppendFormat(&text,
-                        "overlap: compute ran during %.1f%% of the transfer time; %.2f s waited\n",
-                        100 * stats.overlap(), stats.stall_seconds);
+  if (stats.io_seconds > 0) {
+    absl::StrAppendFormat(
+        &text, "overlap: compute ran during %.1f%% of the transfer time; %.2f s waited\n",
+        100 * stats.overlap(), stats.stall_seconds);
+  }
   if (const PlanStats& plan = stats.plan; plan.plans > 0) {
     absl::StrAppendFormat(
         &text,
