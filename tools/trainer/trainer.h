@@ -70,7 +70,7 @@ struct RunSummary {
   int64_t step = 0;  // steps done, earlier runs included
   int64_t steps_this_run = 0;
   int64_t skipped_this_run = 0;
-  double last_loss = 0;  // of the last step done; NaN before the first
+  double last_loss = 0;                       // of the last step done; NaN before the first
   std::optional<Evaluation> last_evaluation;  // none if the last one failed
   double tokens_per_second = 0;  // over this run's steps, without evaluations and commits
   StepTime median_step;          // over this run's steps from the third on; zeros if there are none
