@@ -336,7 +336,8 @@ TEST(Train, WithoutIoUringItSaysSoOrFallsBackAudibly) {
   EXPECT_THAT(fallen_back.err, HasSubstr("note: io_uring does not work here"));
   const Json json = fallen_back.json();
   EXPECT_EQ(json["io"], "posix");
-  EXPECT_EQ(json["fallbacks"].size(), 1U);
+  // There are others where memory cannot be locked or has no huge pages.
+  EXPECT_EQ(std::ranges::count_if(json["fallbacks"], NamesIoUring), 1) << json["fallbacks"];
 }
 
 TEST(Train, DataOfAnotherVocabularyIsRefused) {
@@ -344,6 +345,10 @@ TEST(Train, DataOfAnotherVocabularyIsRefused) {
   std::vector<uint16_t> tokens(100, 3);
   tokens[70] = kTinyVocabulary;
   WriteNpy(training.data() + "/train.npy", tokens);
+bool NamesIoUring(const Json& fallback) {
+  return fallback.get<std::string>().find("io_uring") != std::string::npos;
+}
+
   const Ended ended = RunCommand(training.TrainInStore(1));
   EXPECT_EQ(ended.exit_code, 1);
   EXPECT_THAT(ended.err, HasSubstr("token 64 at index 70"));
