@@ -8,11 +8,13 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <sstream>
 
@@ -34,6 +36,9 @@ namespace {
   dup2(out_fd, STDOUT_FILENO);
   dup2(err_fd, STDERR_FILENO);
   execv(command, arguments);
+  for (const char* words : {"cannot execute ", command, ": ", strerrorname_np(errno), "\n"}) {
+    (void)!write(STDERR_FILENO, words, strlen(words));
+  }
   _exit(127);
 }
 
@@ -58,6 +63,10 @@ Command::Command(const Arguments& arguments, bool without_uring) {
   pointers.push_back(nullptr);
   const std::string command = CommandPath();
   pid_ = fork();
+  if (pid_ < 0) {
+    std::perror("fork");
+    std::abort();
+  }
   if (pid_ == 0) Execute(command.c_str(), pointers.data(), out.c_str(), err.c_str(), without_uring);
 }
 
