@@ -81,6 +81,13 @@ void Command::Signal(int signal) const {
   if (pid_ > 0) kill(pid_, signal);
 }
 
+bool Command::Catches(int signal) const {
+  const std::string status = ReadFile("/proc/" + std::to_string(pid_) + "/status");
+  const size_t at = status.find("SigCgt:");
+  if (at == std::string::npos) return false;
+  return ((std::stoull(status.substr(at + 7), nullptr, 16) >> (signal - 1)) & 1) != 0;
+}
+
 bool Command::has_ended() {
   if (pid_ > 0 && waitpid(pid_, &status_, WNOHANG) == pid_) pid_ = -1;
   return pid_ < 0;

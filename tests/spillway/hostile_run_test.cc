@@ -173,17 +173,11 @@ TEST_F(HostileRun, APipeThatNobodyReadsIsRefused) {
 
 // A commit may be requested while a large model is still being read.
 TEST_F(HostileRun, ARequestForACommitIsTakenAsSoonAsAnInterruptIs) {
-  const auto caught = [](pid_t pid, int signal) {
-    const std::string status = ReadFile("/proc/" + std::to_string(pid) + "/status");
-    const size_t at = status.find("SigCgt:");
-    if (at == std::string::npos) return false;
-    return ((std::stoull(status.substr(at + 7), nullptr, 16) >> (signal - 1)) & 1) != 0;
-  };
   Command command(training_.TrainInStore(2));
   while (!command.has_ended()) {
     // The order matters: if SIGINT is caught, the later check must find that SIGUSR1 is caught too.
-    const bool catches = caught(command.pid(), SIGINT);
-    EXPECT_TRUE(!catches || caught(command.pid(), SIGUSR1) || command.has_ended());
+    const bool catches = command.Catches(SIGINT);
+    EXPECT_TRUE(!catches || command.Catches(SIGUSR1) || command.has_ended());
     if (!ReadLog(training_.log()).empty()) break;
   }
   EXPECT_EQ(command.Wait().exit_code, 0);
