@@ -41,8 +41,20 @@ Arguments With(Arguments arguments, const std::string& flag, const std::string& 
   return arguments;
 }
 
+// More steps than a run takes until a test has seen the first one in the log and stops the run,
+// even under load. Their log has more than the 64 KiB that a pipe holds.
+constexpr int kSteps = 600;
+
 class HostileRun : public ::testing::Test {
  protected:
+  // Acts while the run is stopped after its first step.
+  template <typename Action>
+  void AfterTheFirstStep(Command* command, const Action& action) const {
+    while (!command->has_ended() && ReadLog(training_.log()).empty()) usleep(1000);
+    command->Signal(SIGSTOP);
+    action();
+    command->Signal(SIGCONT);
+  }
   // Expects that the store's last commit is of `step`, and that a resumed run ends with the same
   // weights as an uninterrupted run.
   void ExpectCommitted(int64_t step, int64_t steps) const {
@@ -229,9 +241,6 @@ TEST_F(HostileRun, ThePlaceOfAnExportIsLookedAtBeforeTheFirstStep) {
   EXPECT_EQ(ReadFile(training_ / "file"), "mine");
 }
 
-// More steps than a run takes while a test reads the log and fills a disk, even under load.
-constexpr int kSteps = 600;
-
 class SmallExport : public HostileRun {
  protected:
   void SetUp() override {
@@ -242,9 +251,10 @@ class SmallExport : public HostileRun {
   // Runs with an export to a disk that is filled after the first step.
   Ended RunWithExport(const Arguments& arguments) {
     Command command(arguments + Arguments{"--save", disk_->path() + "/tuned"});
-    while (!command.has_ended() && ReadLog(training_.log()).empty()) usleep(1000);
-    Shell("dd if=/dev/zero of=" + disk_->path() +
-          "/filler bs=4k count=" + std::to_string(1024 - 4));
+    AfterTheFirstStep(&command, [&] {
+      Shell("dd if=/dev/zero of=" + disk_->path() +
+            "/filler bs=4k count=" + std::to_string(1024 - 4));
+    });
     return command.Wait();
   }
   std::optional<SmallDisk> disk_;
@@ -285,8 +295,7 @@ TEST_F(HostileRun, ARunWithoutAStoreThatCannotExportKeepsOneBesideIt) {
     fs::remove_all(save + ".store");
     fs::remove(training_.log());
     Command command(training_.Train(kSteps) + more + Arguments{"--save", save});
-    while (!command.has_ended() && ReadLog(training_.log()).empty()) usleep(1000);
-    fs::create_directories(save + "/taken");
+    AfterTheFirstStep(&command, [&] { fs::create_directories(save + "/taken"); });
     const Ended ended = command.Wait();
     ASSERT_EQ(ended.exit_code, 1) << ended.err;
     EXPECT_THAT(ended.err, HasSubstr("nothing is lost: the store " + save + ".store has"));
@@ -304,8 +313,7 @@ TEST_F(HostileRun, TheStoreOfAnEarlierExportThatFailedIsLeftAlone) {
   const std::string save = training_ / "tuned";
   fs::create_directories(save + ".store/mine");
   Command command(training_.Train(kSteps) + Arguments{"--save", save});
-  while (!command.has_ended() && ReadLog(training_.log()).empty()) usleep(1000);
-  fs::create_directories(save + "/taken");
+  AfterTheFirstStep(&command, [&] { fs::create_directories(save + "/taken"); });
   const Ended ended = command.Wait();
   ASSERT_EQ(ended.exit_code, 1) << ended.err;
   EXPECT_THAT(ended.err, HasSubstr("nothing is lost: the store " + save + ".store-2 has"));
@@ -336,8 +344,8 @@ class FullStore : public HostileRun {
   }
   // Fills the store's disk after the first step. The first commit is the one at the end.
   void Fill(Command* command) const {
-    while (!command->has_ended() && ReadLog(training_.log()).empty()) usleep(1000);
-    Shell("dd if=/dev/zero of=" + disk_->path() + "/filler bs=4k");
+    AfterTheFirstStep(command,
+                      [&] { Shell("dd if=/dev/zero of=" + disk_->path() + "/filler bs=4k"); });
   }
   void ExpectStateBesideTheExport(const Ended& ended) const {
     ASSERT_EQ(ended.exit_code, 1) << ended.err;
