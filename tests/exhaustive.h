@@ -67,6 +67,7 @@ std::vector<T> GridOf(std::vector<T> values,
 template <typename T>
 std::vector<T> SampleOf(const std::vector<T>& all,
                         std::source_location where = std::source_location::current()) {
+  if (!TriesOnePoint()) return all;
   std::vector<T> sample;
   const unsigned share = SampleShare();
   for (size_t i = PointOf(GridSeed(), where.line(), share); i < all.size(); i += share)

@@ -8,7 +8,6 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -127,9 +126,7 @@ class Copies(Folder):
 
 class Runs(Folder):
     def test_what_hangs_is_killed_with_its_children(self):
-        start = time.monotonic()
-        outcome = suite.run(["sh", "-c", "sleep 60 & wait"], self.folder, limit_seconds=0.2)
-        self.assertLess(time.monotonic() - start, 30)
+        outcome = suite.run(["sh", "-c", "sleep 6000 & wait"], self.folder, limit_seconds=0.2)
         self.assertTrue(outcome.hung)
         self.assertFalse(outcome.passed)
         self.assertIn("no end after", outcome.why())

@@ -8,11 +8,13 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <sstream>
 
@@ -34,6 +36,9 @@ namespace {
   dup2(out_fd, STDOUT_FILENO);
   dup2(err_fd, STDERR_FILENO);
   execv(command, arguments);
+  for (const char* words : {"cannot execute ", command, ": ", strerrorname_np(errno), "\n"}) {
+    (void)!write(STDERR_FILENO, words, strlen(words));
+  }
   _exit(127);
 }
 
@@ -58,6 +63,10 @@ Command::Command(const Arguments& arguments, bool without_uring) {
   pointers.push_back(nullptr);
   const std::string command = CommandPath();
   pid_ = fork();
+  if (pid_ < 0) {
+    std::perror("fork");
+    std::abort();
+  }
   if (pid_ == 0) Execute(command.c_str(), pointers.data(), out.c_str(), err.c_str(), without_uring);
 }
 
@@ -70,6 +79,13 @@ Command::~Command() {
 
 void Command::Signal(int signal) const {
   if (pid_ > 0) kill(pid_, signal);
+}
+
+bool Command::Catches(int signal) const {
+  const std::string status = ReadFile("/proc/" + std::to_string(pid_) + "/status");
+  const size_t at = status.find("SigCgt:");
+  if (at == std::string::npos) return false;
+  return ((std::stoull(status.substr(at + 7), nullptr, 16) >> (signal - 1)) & 1) != 0;
 }
 
 bool Command::has_ended() {

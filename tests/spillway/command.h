@@ -46,6 +46,8 @@ class Command {
 
   void Signal(int signal) const;
   pid_t pid() const { return pid_; }
+  // Whether the command has a handler for the signal by now.
+  bool Catches(int signal) const;
   Ended Wait();
   bool has_ended();
 

@@ -56,21 +56,22 @@ std::string Mutate(const std::vector<Input>& inputs, std::mt19937_64& random) {
   return bytes;
 }
 
-void TryAll(const std::string& kind, bool (*target)(std::string_view)) {
+void TryAll(const std::string& kind, bool (*target)(std::string_view), uint64_t seed = Seed()) {
   const std::vector<Input> inputs = ReadCorpus(kind);
   for (const Input& input : inputs) {
     EXPECT_EQ(target(input.bytes), input.name.starts_with("good")) << input.name;
   }
-  std::mt19937_64 random(Seed());
+  std::mt19937_64 random(seed);
   for (unsigned i = 0; i < 600 / SampleShare(); ++i) (void)target(Mutate(inputs, random));
 }
 
 TEST(CommandFuzz, TheReportsReader) { TryAll("report", FuzzReport); }
 
 TEST(CommandFuzz, TheFlagsParser) {
+  const uint64_t seed = Seed();        // printed before the output is captured
   testing::internal::CaptureStdout();  // the parser prints help
   testing::internal::CaptureStderr();
-  TryAll("flags", FuzzFlags);
+  TryAll("flags", FuzzFlags, seed);
   testing::internal::GetCapturedStderr();
   testing::internal::GetCapturedStdout();
 }

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -212,7 +213,7 @@ TEST(Trace, APlaceThatCannotBeWrittenIsRefusedFirst) {
                                  Arguments{"--trace", training / "no/such/folder/trace.json"});
   EXPECT_EQ(ended.exit_code, 1);
   EXPECT_THAT(ended.err, HasSubstr("no/such/folder/trace.json"));
-  EXPECT_FALSE(std::ifstream(training.store() + "/catalog.sqlite").is_open());
+  EXPECT_FALSE(std::filesystem::exists(training.store()));
 }
 
 // --- The page ---

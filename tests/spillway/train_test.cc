@@ -173,21 +173,43 @@ TEST(Train, AStoreThatIsThereIsRefusedAndLeftAlone) {
   EXPECT_EQ(resumed.json()["weights_hash"], first.json()["weights_hash"]);
 }
 
+// Returns the arguments with this flag, instead of the same flag's if they have it.
+Arguments With(Arguments arguments, const Arguments& flag) {
+  const auto at = std::ranges::find(arguments, flag[0]);
+  if (at == arguments.end()) return arguments + flag;
+  at[1] = flag[1];
+  return arguments;
+}
+
 TEST(Train, AResumeUnderOtherNumbersNamesTheFlagAndBothValues) {
   const Training training;
   ASSERT_EQ(RunCommand(training.TrainInStore(1)).exit_code, 0);
   const Arguments resume = training.TrainInStore(2) + Arguments{"--resume"};
+  const std::string data = training / "other";
+  WriteTinyData(data, 4000, /*seed=*/2);
   const std::vector<Arguments> others = {
-      {"--batch", "2"},         {"--accumulate", "2"},  {"--precision", "fp16-amp"},
-      {"--betas", "0.9,0.999"}, {"--clip", "0.5"},      {"--order", "shuffled"},
-      {"--eps", "1e-6"},        {"--warmup-steps", "3"}};
+      {"--batch", "2"},         {"--accumulate", "2"},    {"--precision", "fp16-amp"},
+      {"--betas", "0.9,0.999"}, {"--clip", "0.5"},        {"--order", "shuffled"},
+      {"--eps", "1e-6"},        {"--warmup-steps", "3"},  {"--schedule", "cosine"},
+      {"--threads", "3"},       {"--data", data},         {"--seq", "8"},
+      {"--lr", "2e-2"},         {"--no-decay", "*norm*"}, {"--lr-for", "*norm*=0.5"},
+      {"--freeze", "*norm*"}};
   for (const Arguments& other : others) {
-    const Ended ended = RunCommand(resume + other);
-    EXPECT_EQ(ended.exit_code, 2) << ended.err;
+    const Ended ended = RunCommand(With(resume, other));
+    EXPECT_EQ(ended.exit_code, 2) << other[0] << ": " << ended.err;
     EXPECT_THAT(ended.err, HasSubstr(other[0] + " was "));
   }
   const Ended page = RunCommand(resume + Arguments{"--page-bytes", "64KiB"});
   EXPECT_EQ(page.exit_code, 2) << page.err;
+}
+
+TEST(Train, AShuffledRunResumesUnderItsSeedOnly) {
+  const Training training;
+  const Arguments run = training.TrainInStore(1) + Arguments{"--order", "shuffled"};
+  ASSERT_EQ(RunCommand(run).exit_code, 0);
+  const Ended ended = RunCommand(With(run, {"--seed", "8"}) + Arguments{"--resume"});
+  EXPECT_EQ(ended.exit_code, 2) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("--seed was 7"));
 }
 
 TEST(Train, AStoreOfAnotherModelIsRefused) {
@@ -336,6 +358,10 @@ TEST(Train, AStoreThatCannotBeWrittenIsAFailure) {
   }
 }
 
+bool NamesIoUring(const Json& fallback) {
+  return fallback.get<std::string>().find("io_uring") != std::string::npos;
+}
+
 TEST(Train, WithoutIoUringItSaysSoOrFallsBackAudibly) {
   const Training training;
   const auto run = [&](const std::string& io) {
@@ -350,7 +376,8 @@ TEST(Train, WithoutIoUringItSaysSoOrFallsBackAudibly) {
   EXPECT_THAT(fallen_back.err, HasSubstr("note: io_uring does not work here"));
   const Json json = fallen_back.json();
   EXPECT_EQ(json["io"], "posix");
-  EXPECT_EQ(json["fallbacks"].size(), 1U);
+  // There are others where memory cannot be locked or has no huge pages.
+  EXPECT_EQ(std::ranges::count_if(json["fallbacks"], NamesIoUring), 1) << json["fallbacks"];
 }
 
 TEST(Train, DataOfAnotherVocabularyIsRefused) {

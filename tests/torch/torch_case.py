@@ -82,7 +82,7 @@ class TorchTest(unittest.TestCase):
         return str(self.folder / f"store{self.stores}")
 
     def assert_same(self, first, second):
-        for a, b in zip(first, second):
+        for a, b in zip(first, second, strict=True):
             self.assertTrue(torch.equal(a.detach(), b.detach()))
 
 
@@ -101,5 +101,6 @@ class StateTest(TorchTest):
     def assert_same_state(self, first, second):
         self.assertEqual(first.keys(), second.keys())
         for index in first:
+            self.assertEqual(first[index].keys(), second[index].keys(), index)
             for name, value in first[index].items():
                 self.assertTrue(torch.equal(value, second[index][name]), (index, name))

@@ -15,6 +15,8 @@ import time
 # In memory, for tests that sync often (tests/temp_folder.h).
 FAST_PLACE = "/dev/shm"
 
+SKIPPED = 77  # exit code of a test that this machine cannot run
+
 # Patterns of the line that tells why a step failed, the most specific first.
 FAILING_LINES = [re.compile(pattern, re.MULTILINE) for pattern in (
     r"^.*(?:ERROR: AddressSanitizer|WARNING: ThreadSanitizer|runtime error): ?.*$",
@@ -76,7 +78,7 @@ def run(command, folder, environment=None, limit_seconds=None, prepare=None):
             process.wait()
         output.seek(0)
         text = output.read().decode(errors="replace")
-    return Outcome(process.returncode == 0 and not hung, text, time.monotonic() - start, hung)
+    return Outcome(process.returncode in (0, SKIPPED) and not hung, text, time.monotonic() - start, hung)
 
 
 @dataclasses.dataclass(frozen=True)
