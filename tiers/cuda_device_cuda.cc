@@ -30,11 +30,15 @@ struct Driver {
  private:
   template <typename F>
   void Fetch(const char* name, F* function) {
-    constexpr unsigned kVersion = 12000;  // whose signatures these are
+    [[maybe_unused]] constexpr unsigned kVersion = 12000;  // whose signatures these are
     void* address = nullptr;
     auto result = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
     const cudaError_t failed =
         cudaGetDriverEntryPointByVersion(name, &address, kVersion, cudaEnableDefault, &result);
+#else  // fetches the function of the runtime's own version, which has the same signature
+    const cudaError_t failed = cudaGetDriverEntryPoint(name, &address, cudaEnableDefault, &result);
+#endif
     if (failed != cudaSuccess) {
       error = failed;
     } else if (result != cudaDriverEntryPointSuccess) {

@@ -126,6 +126,10 @@ class CudaRuntime final : public DeviceRuntime {
     return Add(CudaStream::Wrap(&health_, index_, stream));
   }
 
+  absl::Status CheckStream(StreamHandle stream) override {
+    return Find(stream)->CheckNotCaptured();
+  }
+
   void DestroyStream(StreamHandle stream) override {
     const std::shared_ptr<CudaStream> owned = Find(stream);  // destroyed outside the lock
     base::MutexLock lock(&mutex_);

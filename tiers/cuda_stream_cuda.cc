@@ -87,8 +87,12 @@ absl::Status CudaStream::CheckNotCaptured() const {
   auto capture = cudaStreamCaptureStatusNone;
   const cudaError_t error =
       scope.status() != cudaSuccess ? scope.status() : cudaStreamIsCapturing(stream_, &capture);
-  SPILLWAY_RETURN_IF_ERROR(health_->Judge(error, "asking whether a stream is captured"));
-  if (capture == cudaStreamCaptureStatusNone) return absl::OkStatus();
+  // The legacy default stream cannot be used while any blocking stream of the context is captured.
+  const bool is_implicit = error == cudaErrorStreamCaptureImplicit;
+  if (!is_implicit)
+    SPILLWAY_RETURN_IF_ERROR(health_->Judge(error, "asking whether a stream is captured"));
+  if (!is_implicit && capture == cudaStreamCaptureStatusNone) return absl::OkStatus();
+  (void)cudaGetLastError();  // the caller's next check must not find this one
   return absl::FailedPreconditionError(
       "the stream is being captured into a CUDA graph: take and end leases on it, and wait for it, "
       "before the capture or after it");

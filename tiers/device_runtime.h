@@ -70,6 +70,9 @@ class DeviceRuntime {
   // InvalidArgument if the device supports only streams that CreateStream made, and for
   // cudaStreamPerThread, which is a different stream in each thread.
   virtual absl::StatusOr<StreamHandle> WrapStream(void* native) = 0;
+  // FailedPrecondition: the stream is being captured into a CUDA graph, so what is launched there
+  // does not run.
+  virtual absl::Status CheckStream(StreamHandle /*stream*/) { return absl::OkStatus(); }
   // Waits for the stream's notifications and closures, and for all of its work unless the caller
   // owns the stream.
   virtual void DestroyStream(StreamHandle stream) = 0;

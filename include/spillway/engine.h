@@ -322,6 +322,8 @@ class SPILLWAY_EXPORT Engine {
   // streams, and for cudaStreamPerThread, which is a different stream in each thread.
   // No lease may be acquired or end on the stream while it is captured into a CUDA graph: the
   // engine could not learn when the lease's work has ended, and Commit would fail with Aborted.
+  // Acquire checks this. For the legacy default stream it holds while any blocking stream of the
+  // context is captured.
   virtual absl::StatusOr<std::unique_ptr<Stream>> WrapStream(void* /*native*/) {
     return absl::UnimplementedError("this engine wraps no streams");
   }

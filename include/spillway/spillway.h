@@ -170,8 +170,8 @@ struct DLManagedTensor;
  * lease was acquired with a stream, waits until all work launched there so far has run, so that the
  * bytes are there and can be read on any stream. The DLPack tensor takes over the lease, unless the
  * call fails: its deleter ends the lease as spw_lease_release(lease, NULL) does, and may be called
- * on any thread. If the lease is for reading, the DLPack tensor must not be written; DLPack before
- * 1.0 cannot express that. */
+ * on any thread but one that runs a host function of CUDA's. If the lease is for reading, the
+ * DLPack tensor must not be written; DLPack before 1.0 cannot express that. */
 SPW_EXPORT spw_status* spw_lease_dlpack(spw_lease* lease, struct DLManagedTensor** tensor);
 /* Like spw_lease_dlpack, for a consumer that uses the bytes on `stream`: the deleter ends the lease
  * when the work that was launched on `stream` so far has run, and the call does not wait if the

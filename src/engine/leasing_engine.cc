@@ -70,6 +70,7 @@ absl::StatusOr<Lease> LeasingEngine::TakeUnchecked(TileIndex index, TileRef tile
   SPILLWAY_ASSIGN_OR_RETURN(const tiers::StreamHandle* const handle,
                             EngineStream::HandleOf(stream, transfers().runtime()));
   const StreamId on = handle != nullptr ? handle->value : kNoStream;
+  if (handle != nullptr) SPILLWAY_RETURN_IF_ERROR(transfers().runtime().CheckStream(*handle));
   SPILLWAY_ASSIGN_OR_RETURN(Granted granted, mover_->Acquire(index, tier, access, on));
   Lease lease;
   lease.engine_ = this;

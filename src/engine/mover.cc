@@ -29,6 +29,7 @@ absl::StatusOr<std::unique_ptr<Mover>> Mover::Create(MoverParts parts, PagerOpti
   try {
     mover.reset(new Mover(std::move(parts), std::move(options), budgets));
   } catch (const std::bad_alloc&) {
+    if (timeline_events == 0) throw;
     return absl::ResourceExhaustedError(
         absl::StrCat("this process may not have the memory for ", timeline_events,
                      " events of a timeline (EngineOptions::timeline_events): record fewer"));

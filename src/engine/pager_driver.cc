@@ -19,8 +19,9 @@ PagerDriver::PagerDriver(MoverParts parts, PagerOptions options,
                          const std::optional<plan::PlanOptions>& budgets)
     : describe_(options.describe),
       plans_(budgets ? std::make_unique<PlanService>(*budgets) : nullptr),
-      recorder_(parts.timeline_events > 0
-                    ? std::make_unique<TimelineRecorder>(parts.timeline_events, base::NowNs())
+      timeline_events_(parts.timeline_events),
+      recorder_(timeline_events_ > 0
+                    ? std::make_unique<TimelineRecorder>(timeline_events_, base::NowNs())
                     : nullptr),
       pager_(std::move(options)),
       leases_(pager_.leases()),

@@ -99,6 +99,8 @@ class PagerDriver : private TransferThread::Listener {
   const std::function<std::string(TileIndex)> describe_;
   std::unique_ptr<PlanService> plans_;  // null if no steps are planned
 
+  const uint64_t timeline_events_;  // 0: no timeline is recorded
+
   base::Mutex mu_;
   // Null if no timeline is recorded.
   const std::unique_ptr<TimelineRecorder> recorder_ ABSL_PT_GUARDED_BY(mu_);

@@ -3,6 +3,7 @@
 // The part of PagerDriver that records and returns the timeline.
 
 #include <utility>
+#include <vector>
 
 #include "src/base/clock.h"
 #include "src/engine/pager_driver.h"
@@ -32,9 +33,11 @@ void PagerDriver::RecordState() {
 }
 
 Timeline PagerDriver::TakeTimeline() {
-  if (recorder_ == nullptr) return {};
+  if (timeline_events_ == 0) return {};
+  // Made before the lock is taken: it may be large.
+  std::vector<TimelineEvent> room = TimelineRecorder::RoomFor(timeline_events_);
   const Entry entry(this);
-  Timeline timeline = recorder_->Take(base::NowNs());
+  Timeline timeline = recorder_->Take(base::NowNs(), std::move(room));
   const EngineStats& stats = pager_.pages().stats();
   timeline.nvme = stats.nvme - std::exchange(recorded_nvme_, stats.nvme);
   timeline.pinned = stats.pinned - std::exchange(recorded_pinned_, stats.pinned);

@@ -12,9 +12,15 @@ using Kind = TimelineEvent::Kind;
 
 TimelineRecorder::TimelineRecorder(uint64_t max_events, int64_t now_ns)
     : max_events_(max_events), begin_ns_(now_ns) {
-  // Reserves room for all events at once: memory is used only as events are written, and the mover
-  // never waits for events to be copied.
-  events_.reserve(max_events);
+  events_ = RoomFor(max_events);
+}
+
+// Reserves room for all events at once: memory is used only as events are written, and the mover
+// never waits for events to be copied.
+std::vector<TimelineEvent> TimelineRecorder::RoomFor(uint64_t max_events) {
+  std::vector<TimelineEvent> room;
+  room.reserve(max_events);
+  return room;
 }
 
 // --- Transfers ---
@@ -184,14 +190,12 @@ void TimelineRecorder::Push(const TimelineEvent& event) {
   ++dropped_;
 }
 
-Timeline TimelineRecorder::Take(int64_t now_ns) {
+Timeline TimelineRecorder::Take(int64_t now_ns, std::vector<TimelineEvent> room) {
   EndWork();
   EndCompute(ThisCaller(), now_ns);
+  std::rotate(events_.begin(), events_.begin() + static_cast<std::ptrdiff_t>(next_), events_.end());
   Timeline timeline;
-  timeline.events.resize(events_.size());
-  std::rotate_copy(events_.begin(), events_.begin() + static_cast<std::ptrdiff_t>(next_),
-                   events_.end(), timeline.events.begin());
-  events_.clear();
+  timeline.events = std::exchange(events_, std::move(room));
   timeline.dropped = std::exchange(dropped_, 0);
   timeline.begin_ns = std::exchange(begin_ns_, now_ns);
   timeline.end_ns = now_ns;

@@ -54,9 +54,12 @@ class TimelineRecorder {
   void Work(int64_t begin_ns, int64_t end_ns);
   void Occupied(Tier tier, uint64_t size_bytes, int64_t now_ns);
 
-  // Returns the events, including the caller's unfinished time between leases, and starts anew.
-  // Fills events, dropped, begin_ns and end_ns.
-  Timeline Take(int64_t now_ns);
+  // Returns an empty vector with room for so many events. Throws as the constructor.
+  static std::vector<TimelineEvent> RoomFor(uint64_t max_events);
+  // Moves the events out, including the caller's unfinished time between leases, and starts anew in
+  // `room`, which RoomFor returned for as many events. Fills events, dropped, begin_ns and end_ns.
+  Timeline Take(int64_t now_ns, std::vector<TimelineEvent> room);
+  Timeline Take(int64_t now_ns) { return Take(now_ns, RoomFor(max_events_)); }
 
  private:
   // Time between two leases that is shorter than this is counted with the time that follows.

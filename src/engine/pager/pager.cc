@@ -111,8 +111,12 @@ void Pager::Shared(TileIndex tile, Tier tier) {
 
 absl::Status Pager::Evict(TileIndex tile) {
   if (!pages_.leases().Close(tile)) {
-    return absl::FailedPreconditionError(pages_.options().describe(tile) +
-                                         " is leased: release its leases before Evict");
+    return absl::FailedPreconditionError(
+        pages_.options().describe(tile) +
+        (pages_.leases().HasHolder(tile)
+             ? " is leased: release its leases before Evict"
+             : " is still used by a stream on which a lease of it was released: wait for the "
+               "stream before Evict"));
   }
   room_.Sink(tile);
   return absl::OkStatus();
