@@ -17,6 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "tests/spillway/tiny_model.h"
 #include "tools/hf/config.h"
 #include "tools/spillway/command/weight_progress.h"
@@ -49,8 +51,9 @@ class Terminal {
   }
 
   bool is_open() const { return is_open_; }
-  // Expects these words next. A write may arrive in pieces.
-  void Expect(const std::string& words) const {
+  // Expects next that the line is cleared and these words are drawn. A write may arrive in pieces.
+  void Expect(absl::string_view line) const {
+    const std::string words = absl::StrCat(kClear, line);
     std::string got;
     pollfd ready = {.fd = reader_, .events = POLLIN, .revents = 0};
     while (got.size() < words.size() && poll(&ready, 1, /*timeout=*/10'000) == 1) {
@@ -80,9 +83,9 @@ TEST(Progress, ShowsCountsAndClearsTheLine) {
     progress.ShowCount(1, 8, "windows");  // not due yet
     WaitUntilALineIsDue();
     progress.ShowCount(3, 8, "windows");
-    terminal.Expect(std::string(kClear) + "evaluated 3 of 8 windows (38%)");
+    terminal.Expect("evaluated 3 of 8 windows (38%)");
   }
-  terminal.Expect(kClear);
+  terminal.Expect("");
 }
 
 // The tiny model's weights, all 0, and the bytes of each parameter in fp32.
@@ -112,10 +115,10 @@ TEST_F(WeightProgressTest, CountsTheParametersBeforeAndNeverGoesBack) {
   WaitUntilALineIsDue();
   // The embedding has 8 KiB, and the norm of the first layer 128 bytes.
   ASSERT_TRUE(query(0, piece).ok());
-  terminal_.Expect(std::string(kClear) + "loaded 12.1 KiB of 68.6 KiB (18%)");
+  terminal_.Expect("loaded 12.1 KiB of 68.6 KiB (18%)");
   WaitUntilALineIsDue();
   ASSERT_TRUE(embedding(4096, piece).ok());
-  terminal_.Expect(std::string(kClear) + "loaded 12.1 KiB of 68.6 KiB (18%)");
+  terminal_.Expect("loaded 12.1 KiB of 68.6 KiB (18%)");
 }
 
 TEST_F(WeightProgressTest, CountsThePiecesOfAStream) {
@@ -132,7 +135,7 @@ TEST_F(WeightProgressTest, CountsThePiecesOfAStream) {
   };
   ASSERT_TRUE(stream(parameters_[2], consume).ok());
   EXPECT_EQ(consumed, piece.size());
-  terminal_.Expect(std::string(kClear) + "exported 12.1 KiB of 68.6 KiB (18%)");
+  terminal_.Expect("exported 12.1 KiB of 68.6 KiB (18%)");
 }
 
 }  // namespace
