@@ -5,7 +5,10 @@
 #include "tools/spillway/train/inference.h"
 
 #include <algorithm>
+#include <string>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "src/base/status_macros.h"
 #include "tools/spillway/command/arguments.h"
@@ -68,9 +71,14 @@ absl::StatusOr<InferenceModel> LoadForInference(const InferenceFlags& flags,
                             OpenEngine(flags.engine, OpenMode::kScratch, need, stop));
   loaded.pool = std::make_unique<ThreadPool>(static_cast<int>(flags.engine.threads));
   WeightProgress progress("loaded", config);
-  SPILLWAY_ASSIGN_OR_RETURN(
-      loaded.model, trainer::Model::Create(loaded.engine.get(), loaded.pool.get(), config, options,
-                                           progress.Watch(source)));
+  auto model = trainer::Model::Create(loaded.engine.get(), loaded.pool.get(), config, options,
+                                      progress.Watch(source));
+  if (absl::IsInvalidArgument(model.status())) {  // a weight is not finite or does not fit the type
+    return absl::InvalidArgumentError(
+        absl::StrCat("--model ", flags.model, ": ", std::string(model.status().message())));
+  }
+  SPILLWAY_RETURN_IF_ERROR(model.status());
+  loaded.model = *std::move(model);
   return loaded;
 }
 
