@@ -78,7 +78,7 @@ TEST_F(CapiLeaseTest, OnAStreamItLastsAsLongAsTheStreamsWork) {
     };
     SPW_ASSERT_OK(spw_stream_launch(stream, add, &shared));
     spw_lease_release(lease, named);
-    SPW_EXPECT_ERROR(spw_evict(engine_, id, 0), SPW_FAILED_PRECONDITION, "is leased");
+    SPW_EXPECT_ERROR(spw_evict(engine_, id, 0), SPW_FAILED_PRECONDITION, "still used by a stream");
     shared.may_run = true;
     SPW_ASSERT_OK(spw_stream_synchronize(stream));
     SPW_EXPECT_OK(spw_evict(engine_, id, 0));
@@ -164,7 +164,7 @@ TEST_F(CapiLeaseTest, AsATensorItEndsOnTheStreamOfTheConsumer) {
     DLManagedTensor* tensor = nullptr;
     SPW_ASSERT_OK(spw_lease_dlpack_on(lease, other, &tensor));  // does not wait for `other`
     tensor->deleter(tensor);
-    SPW_EXPECT_ERROR(spw_evict(engine_, id, 0), SPW_FAILED_PRECONDITION, "is leased");
+    SPW_EXPECT_ERROR(spw_evict(engine_, id, 0), SPW_FAILED_PRECONDITION, "still used by a stream");
     may_run = true;
     SPW_ASSERT_OK(spw_stream_synchronize(other));
     SPW_EXPECT_OK(spw_evict(engine_, id, 0));

@@ -205,7 +205,7 @@ class CudaTest(TorchTest):
             torch.cuda._sleep(LONG_CYCLES)
             total = values.sum()
             del values
-            with self.assertRaisesRegex(spillway.FailedPrecondition, "is leased"):
+            with self.assertRaisesRegex(spillway.FailedPrecondition, "used by a stream"):
                 engine.evict(id)
             self.assertEqual(total.item(), 499_500.0)
 

@@ -285,7 +285,7 @@ class EngineTest(unittest.TestCase):
                     end(lease)
                     del lease
                     gc.collect()
-                    with self.assertRaisesRegex(spillway.FailedPrecondition, "is leased"):
+                    with self.assertRaisesRegex(spillway.FailedPrecondition, "used by a stream"):
                         self.engine.evict(tensor)
                 stream.synchronize()
                 self.engine.evict(tensor)
@@ -327,7 +327,7 @@ class EngineTest(unittest.TestCase):
                 capsule = lease_of(acquired).__dlpack__(stream=consumer)
                 with self.held(on):
                     del capsule
-                    with self.assertRaisesRegex(spillway.FailedPrecondition, "is leased"):
+                    with self.assertRaisesRegex(spillway.FailedPrecondition, "used by a stream"):
                         engine.evict(tensor)
                 on.synchronize()
                 engine.evict(tensor)
