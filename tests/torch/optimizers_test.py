@@ -554,6 +554,29 @@ class OptimizerTest(TorchTest):
             run.engine.find("optimizer/0.0/exp_avg")
         run.close()
 
+    def test_a_gradient_of_an_optimizer_that_is_gone_stays_apart_from_the_next_ones(self):
+        results = []
+        for make in (lambda params: torch.optim.SGD(params, lr=0.1),
+                     lambda params: st.AdamW(params, lr=0.1, store=run, gradients="engine")):
+            run = st.open(self.store(), pinned="1MiB")
+            self.addCleanup(run.close)
+            param = torch.nn.Parameter(torch.ones(8))
+            for is_dropped in (True, False):
+                optimizer = make([param])
+                (param * 3).sum().backward()
+                del optimizer
+                gc.collect()
+                optimizer = make([param])
+                if is_dropped:
+                    optimizer.zero_grad()
+                (param * 2).sum().backward()
+                results.append(param.grad.clone())
+                optimizer.step()
+                optimizer.zero_grad()
+                del optimizer
+                gc.collect()
+        self.assert_same(results[:2], results[2:])
+
     def test_ctrl_c_in_a_step_ends_a_process_without_a_handler(self):
         code = """
 import os, signal, torch, spillway.torch as st

@@ -57,11 +57,29 @@ def _forget(engine: spillway.Engine, id: int) -> None:
         engine.unregister(id)
 
 
+def _is_registered(engine: spillway.Engine, name: str) -> bool:
+    try:
+        engine.find(name)
+    except spillway.NotFound:
+        return False
+    return True
+
+
+def _free_name(engine: spillway.Engine, name: str) -> str:
+    """Returns the name, with a number if a registered tensor has it: a parameter may still have the gradient that it had from
+    an optimizer that is gone."""
+    number, free = 0, name
+    while _is_registered(engine, free):
+        number += 1
+        free = f"{name}.{number}"
+    return free
+
+
 def make_home(run: Any, name: str, like: torch.Tensor, role: str, device: torch.device, transient: bool = False,
               data: torch.Tensor | None = None) -> Home:
-    """Registers a tensor with the values of `data`, whatever the last commit has under its name. Without `data` it is zeros,
-    or the transient tensor that is already registered. Operations find it on `device`. Raises InvalidArgument if `data` is
-    given and a registered tensor has the name, or if the engine does not hold its dtype or the run has no such device."""
+    """Registers a tensor with the values of `data`, whatever the last commit has under its name; without `data` it is zeros.
+    Operations find it on `device`. If a registered tensor has the name, a transient one gets a number after it. Raises
+    InvalidArgument if it is not transient then, or if the engine does not hold its dtype or the run has no such device."""
     run.leases_on(device, name)
     engine = run.engine
     if like.dtype not in DTYPE_NAMES:
@@ -71,14 +89,12 @@ def make_home(run: Any, name: str, like: torch.Tensor, role: str, device: torch.
         given = data.detach().cpu().contiguous().view(-1).view(torch.uint8)
         torch.frombuffer(out, dtype=torch.uint8).copy_(given)
 
+    if transient:
+        name = _free_name(engine, name)
+    elif _is_registered(engine, name):
+        raise spillway.InvalidArgument(f"{name} is in the engine already: a second model needs a name of its own "
+                                       "(prefix=), or a run")
     if data is not None:
-        try:
-            engine.find(name)
-        except spillway.NotFound:
-            pass
-        else:
-            raise spillway.InvalidArgument(f"{name} is in the engine already: a second model needs a name of its own "
-                                           "(prefix=), or a run")
         with contextlib.suppress(spillway.NotFound):
             engine.forget(name)
     id = engine.register(name, DTYPE_NAMES[like.dtype], like.shape, role=role, transient=transient, data=fill if data is not None else None)
