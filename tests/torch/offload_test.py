@@ -200,6 +200,19 @@ class OffloadTest(TorchTest):
         with torch.inference_mode():
             self.assertEqual(weight.t()[0].sum().item(), 400.0)
 
+    def test_torch_distributed_is_given_copies(self):
+        torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
+        self.addCleanup(torch.distributed.destroy_process_group)
+        weight = st.offload(tiny_model(), st.open(None))[0].weight.detach()
+        for call in (lambda: torch.distributed.all_reduce(weight), lambda: torch.distributed.broadcast(weight, 0),
+                     lambda: torch.distributed.all_gather([torch.empty(weight.shape)], weight),
+                     lambda: torch.ops._c10d_functional.all_reduce(weight, "sum", "0")):
+            with self.assertRaisesRegex(spillway.Unimplemented, r"a clone\(\), and copy its result back"):
+                call()
+        copy = weight.clone()
+        torch.distributed.all_reduce(copy)
+        self.assertTrue(torch.equal(copy, weight))
+
     def test_two_runs_in_one_operation_are_two(self):
         one, other = st.offload(tiny_model(), self.run_of()), st.offload(tiny_model(), self.run_of())
         with torch.no_grad():

@@ -168,6 +168,9 @@ class EngineTensor(torch.Tensor):
             return special(func, args, kwargs)
         if _is_view(func):
             return _view(func, args, kwargs)
+        if "c10d" in func.namespace:  # torch.distributed's work goes on when the operation, and so the lease, has ended
+            raise spillway.Unimplemented(f"{func} on tensors in the engine: give torch.distributed a clone(), and copy its "
+                                         "result back with copy_()")
         return _run(func, args, kwargs)
 
 
