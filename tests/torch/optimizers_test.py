@@ -612,6 +612,25 @@ print("the program went on", flush=True)
         self.assertEqual(optimizer._known[params[0]].step, 1)
         self.assertEqual(optimizer.run.report.steps, 1, "the step has ended, too")
 
+    def test_ctrl_c_in_backward_leaves_no_gradient_that_was_used(self):
+        for in_pieces in (False, True):
+            with self.in_pieces(1) if in_pieces else contextlib.nullcontext():
+                params = make_params(shapes=[(8,), (9,)])
+                optimizer = st.AdamW(params, update="backward")
+                inner = optimizer._engine_state.step
+
+                def interrupted(updates):
+                    inner(updates)
+                    signal.raise_signal(signal.SIGINT)
+
+                with mock.patch.object(optimizer._engine_state, "step", interrupted), self.assertRaises(KeyboardInterrupt):
+                    sum(param.sum() for param in params).backward()
+                for param in params:
+                    if optimizer._known[param].step > 0:
+                        with self.assertRaisesRegex(spillway.FailedPrecondition, "was used by its update in backward"):
+                            param.grad.clone()
+                self.assertTrue(any(known.step > 0 for known in optimizer._known.values()))
+
 
 if __name__ == "__main__":
     unittest.main()

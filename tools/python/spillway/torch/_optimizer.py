@@ -402,13 +402,14 @@ class OffloadedOptimizer(StateDicts):
     def _update_now(self, param: torch.Tensor, known: Known) -> None:
         """Updates a parameter at once; if it is on a GPU, when a piece has gathered, at the latest when backward ends."""
         group = next(group for group in self.param_groups if any(each is param for each in group["params"]))
-        gradient = param.grad
-        if is_apart(param):
-            param.grad = UsedGradient.of(param, known.name)
-            self._gathered.add(group, param, gradient)
-        else:
-            self._do([(group, param, gradient)], 1.0)
-            param.grad = UsedGradient.of(param, known.name)
+        with later_interrupts():  # until .grad says that the gradient was used
+            gradient = param.grad
+            if is_apart(param):
+                param.grad = UsedGradient.of(param, known.name)
+                self._gathered.add(group, param, gradient)
+            else:
+                self._do([(group, param, gradient)], 1.0)
+                param.grad = UsedGradient.of(param, known.name)
 
     @torch.no_grad()
     def _update_gathered(self, gathered: Sequence[Any]) -> None:
