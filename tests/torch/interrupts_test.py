@@ -11,7 +11,7 @@ from unittest import mock
 import spillway.torch as st
 import torch
 from spillway import _engine
-from spillway.torch import _leasing
+from spillway.torch import _leasing, _tensor
 from torch_case import DEVICE, TorchTest
 
 
@@ -75,7 +75,7 @@ class InterruptsTest(TorchTest):
 
         for work in (add, none):
             for place in range(1, 1000):
-                if not self.broken_off(work, place):
+                if not self.broken_off(work, place, _leasing):
                     break
                 # In a thread, because a lock that the broken-off thread holds does not stop that thread.
                 others = threading.Thread(target=lambda: (none(), add()), daemon=True)
@@ -83,6 +83,19 @@ class InterruptsTest(TorchTest):
                 others.join(60)
                 self.assertFalse(others.is_alive(), (work.__name__, place))
                 run.engine.commit()  # fails while a tile is leased to be written
+            self.assertGreater(place, 10)
+
+    def test_autograd_is_on_after_an_operation_that_is_broken_off(self):
+        run, weight = self.weight()
+        for is_inference in (False, True):
+            def view():
+                with torch._C._InferenceMode(is_inference):
+                    weight.detach().view(2, 4)
+
+            for place in range(1, 1000):
+                if not self.broken_off(view, place, _tensor, torch.autograd.grad_mode):
+                    break
+                self.assertTrue((torch.ones(1, requires_grad=True) * 2).requires_grad, place)
             self.assertGreater(place, 10)
 
     def test_handlers_run_when_a_step_is_complete_and_counted(self):
@@ -117,14 +130,15 @@ class InterruptsTest(TorchTest):
         for number, handler in handlers.items():
             self.assertIs(signal.getsignal(number), handler)
 
-    def broken_off(self, work, place):
+    def broken_off(self, work, place, *modules):
         """Runs `work`, but raises KeyboardInterrupt at the place of this number where Python may run a signal handler within
-        _leasing.py: after a call, at the begin of a function and at the end of a loop. Returns whether there are so many."""
-        left, last = place, {}
+        the modules: after a call, at the begin of a function and at the end of a loop. Keeps the error, as a notebook does.
+        Returns whether there are so many places."""
+        left, last, files = place, {}, [module.__file__ for module in modules]
 
         def trace(frame, event, _):
             nonlocal left
-            if frame.f_code.co_filename != _leasing.__file__:
+            if frame.f_code.co_filename not in files:
                 return None
             frame.f_trace_opcodes = True
             if event == "opcode":
@@ -140,8 +154,8 @@ class InterruptsTest(TorchTest):
         sys.settrace(trace)
         try:
             work()
-        except KeyboardInterrupt:
-            pass
+        except KeyboardInterrupt as error:
+            self.error = error
         finally:
             sys.settrace(before)
         return left <= 0

@@ -209,7 +209,11 @@ def _view(func: Any, args: Any, kwargs: Any) -> Any:
         raise spillway.Unimplemented(f"{of!r} cannot be viewed as {made.dtype}")
 
     def wrap(meta: torch.Tensor) -> EngineTensor:
-        with torch.inference_mode(False):  # in inference mode tensors have no versions
+        if not torch.is_inference_mode_enabled():
+            return EngineTensor.of(home, meta.size(), meta.stride(), meta.storage_offset())
+        # In inference mode tensors have no versions. torch.inference_mode(False) enters this context in Python code, where
+        # Ctrl-C would leave autograd off until the traceback is gone.
+        with torch._C._InferenceMode(False):
             return EngineTensor.of(home, meta.size(), meta.stride(), meta.storage_offset())
 
     return tree_map_only(torch.Tensor, wrap, made)
