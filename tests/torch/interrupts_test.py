@@ -11,7 +11,7 @@ from unittest import mock
 import spillway.torch as st
 import torch
 from spillway import _engine
-from spillway.torch import _leasing, _tensor
+from spillway.torch import _grad_mode, _leasing, _tensor
 from torch_case import DEVICE, TorchTest
 
 
@@ -97,6 +97,21 @@ class InterruptsTest(TorchTest):
                     break
                 self.assertTrue((torch.ones(1, requires_grad=True) * 2).requires_grad, place)
             self.assertGreater(place, 10)
+
+    def test_gradients_are_on_after_a_call_that_is_broken_off(self):
+        run, weight = self.weight()
+        optimizer = st.AdamW([weight], store=run)
+        full = optimizer.full_state_dict()
+
+        def assign():
+            weight.data = torch.ones(8)
+
+        for work in (optimizer.step, lambda: optimizer.load_state_dict(full), assign):
+            for place in range(1, 1000):
+                if not self.broken_off(work, place, _grad_mode, torch.autograd.grad_mode):
+                    break
+                self.assertTrue(torch.is_grad_enabled(), place)
+            self.assertGreater(place, 3)
 
     def test_handlers_run_when_a_step_is_complete_and_counted(self):
         params = [torch.nn.Parameter(torch.ones(8))]

@@ -13,6 +13,7 @@ import spillway
 import torch
 from spillway.torch import _state
 from spillway.torch._gathered import Gathered
+from spillway.torch._grad_mode import without_gradients
 from spillway.torch._interrupts import later_interrupts
 from spillway.torch._known import Known
 from spillway.torch._offload import weight_of
@@ -304,7 +305,7 @@ class OffloadedOptimizer(StateDicts):
 
     # --- Steps ---
 
-    @torch.no_grad()
+    @without_gradients
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates every parameter that has a gradient. With update="backward" it only ends the step."""
         try:
@@ -398,7 +399,7 @@ class OffloadedOptimizer(StateDicts):
 
     # --- Updates in backward ---
 
-    @torch.no_grad()
+    @without_gradients
     def _update_now(self, param: torch.Tensor, known: Known) -> None:
         """Updates a parameter at once; if it is on a GPU, when a piece has gathered, at the latest when backward ends."""
         group = next(group for group in self.param_groups if any(each is param for each in group["params"]))
@@ -411,7 +412,7 @@ class OffloadedOptimizer(StateDicts):
                 self._do([(group, param, gradient)], 1.0)
                 param.grad = UsedGradient.of(param, known.name)
 
-    @torch.no_grad()
+    @without_gradients
     def _update_gathered(self, gathered: Sequence[Any]) -> None:
         try:
             self._do(gathered, 1.0)
@@ -510,7 +511,7 @@ def _check_dense(gradient: torch.Tensor, known: Known) -> None:
         raise spillway.InvalidArgument(f"the gradient of parameter {known.name} is sparse: it must be dense")
 
 
-@torch.no_grad()
+@without_gradients
 def _move_gradient(param: torch.Tensor, known: Known) -> None:
     """Moves the gradient to the engine, where later backwards add to it."""
     if param.grad is None:

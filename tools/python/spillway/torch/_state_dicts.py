@@ -14,6 +14,7 @@ from typing import Any
 import spillway
 import torch
 from spillway.torch import _state
+from spillway.torch._grad_mode import without_gradients
 from spillway.torch._interrupts import later_interrupts
 from spillway.torch._known import Known
 from spillway.torch._run import Run
@@ -329,7 +330,7 @@ class StateDicts(torch.optim.Optimizer):
                 _state.address_of(given[name], f"{name} of parameter {known.name}")
         return shapes
 
-    @torch.no_grad()
+    @without_gradients
     def _load_tensors(self, state: dict[int, dict[str, Any]]) -> None:
         params = [param for group in self.param_groups for param in group["params"]]
         found: list[tuple[torch.Tensor, Known, dict[str, Any], dict[str, torch.Size]]] = []

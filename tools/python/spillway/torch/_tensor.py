@@ -15,6 +15,7 @@ from typing import Any
 
 import spillway
 import torch
+from spillway.torch._grad_mode import without_gradients
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 DTYPE_NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.uint8: "u8"}
@@ -136,8 +137,7 @@ class EngineTensor(torch.Tensor):
             raise spillway.FailedPrecondition(
                 f"{self!r} cannot become a tensor of {tuple(value.shape)}, {value.dtype}: its bytes are in the engine. Change "
                 "shapes and types (.to(), .half(), resize_token_embeddings) before spillway.torch.offload")
-        with torch.no_grad():
-            self.copy_(value)
+        without_gradients(self.copy_)(value)
 
     # These raise, because their results would be wrong.
 
