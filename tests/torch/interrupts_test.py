@@ -2,16 +2,18 @@
 """A signal handler that raises, wherever it breaks off the main thread, leaves no lease behind and nothing half done."""
 
 import dis
+import gc
 import signal
 import sys
 import threading
 import unittest
+import weakref
 from unittest import mock
 
 import spillway.torch as st
 import torch
 from spillway import _engine
-from spillway.torch import _grad_mode, _leasing, _tensor
+from spillway.torch import _grad_mode, _leasing, _saved, _tensor
 from torch_case import DEVICE, TorchTest
 
 
@@ -113,6 +115,24 @@ class InterruptsTest(TorchTest):
                 self.assertTrue(torch.is_grad_enabled(), place)
             self.assertGreater(place, 3)
 
+    def test_an_activation_is_not_waited_for_after_its_saving_or_its_end_is_broken_off(self):
+        run, _ = self.weight()
+        self.addCleanup(setattr, sys, "unraisablehook", sys.unraisablehook)
+        sys.unraisablehook = lambda _: None  # what breaks off a finalizer
+
+        def work():
+            with st.saved_tensors(run):
+                loss = (torch.ones(150, 150, requires_grad=True) * 2).sin().sum()
+            loss.backward()
+
+        for place in range(1, 1000):
+            if not self.broken_off(work, place, _saved, weakref):
+                break
+            self.error = None
+            gc.collect()
+            run.check_nothing_waits()
+        self.assertGreater(place, 10)
+
     def test_handlers_run_when_a_step_is_complete_and_counted(self):
         params = [torch.nn.Parameter(torch.ones(8))]
         optimizer = st.SGD(params, lr=1.0)
@@ -156,6 +176,8 @@ class InterruptsTest(TorchTest):
             if frame.f_code.co_filename not in files:
                 return None
             frame.f_trace_opcodes = True
+            if event == "return":
+                last.pop(frame, None)  # it would keep the frame's objects alive
             if event == "opcode":
                 left -= last.get(frame, "").startswith(("CALL", "RESUME", "JUMP_BACKWARD"))
                 last[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
