@@ -370,32 +370,37 @@ class OffloadedOptimizer(StateDicts):
                             "weight_decay": float(group.get("weight_decay", 0)), "gradient_scale": scale,
                             "rule": rules[id(group)], "weight_in": None if isinstance(param, EngineTensor) else param,
                             "gradient_in": self._gradient(param, gradient, known), "known": known, "param": param})
-        self.run.has_stepped |= bool(updates)
-        begun = False  # whether something may have been updated
-        try:
-            for piece in staged(updates):
-                was_begun, begun = begun, True
-                try:
-                    with self._in_use():  # a commit of another thread is over
-                        self.run.has_changed()
-                        self._engine_state.step(piece)
-                except spillway.InvalidArgument:
-                    begun = was_begun  # raised before anything of this piece was updated
-                    raise
-                for update in piece:
-                    known, param = update["known"], update["param"]
-                    known.step += 1
-                    if known.gradient is not None:
-                        known.gradient.generation += 1  # the update has discarded the values
-                        param.grad = None
-        except BaseException as error:
-            if begun:
-                self.half_done = f"an update failed ({error})"
-            raise
+        if updates:
+            self._update_all(updates)
         for update in updates:
             # Autograd must see that the weight has changed.
             torch.autograd.graph.increment_version(update["param"])
             update["known"].version = update["param"]._version
+
+    def _update_all(self, updates: list[dict[str, Any]]) -> None:
+        """Updates parameters in pieces, and counts their steps. No commit of another thread comes in between."""
+        begun = False  # whether something may have been updated
+        with self._in_use():
+            self.run.has_stepped = True
+            self.run.has_changed()
+            try:
+                for piece in staged(updates):
+                    was_begun, begun = begun, True
+                    try:
+                        self._engine_state.step(piece)
+                    except spillway.InvalidArgument:
+                        begun = was_begun  # raised before anything of this piece was updated
+                        raise
+                    for update in piece:
+                        known, param = update["known"], update["param"]
+                        known.step += 1
+                        if known.gradient is not None:
+                            known.gradient.generation += 1  # the update has discarded the values
+                            param.grad = None
+            except BaseException as error:
+                if begun:
+                    self.half_done = f"an update failed ({error})"
+                raise
 
     # --- Updates in backward ---
 

@@ -116,12 +116,13 @@ class StateDicts(torch.optim.Optimizer):
         for hook in list(self._optimizer_state_dict_pre_hooks.values()):
             hook(self)
         self.finish_updates()
-        self._check_whole()
-        state_dict = self.described()
+        with self.run.leasing.none():  # the description and the commit are of the same step
+            self._check_whole()
+            state_dict = self.described()
+            state_dict[_MINE] |= copy.deepcopy(self.run.keep_commit())
         if self.run.store is None and self.run.has_stepped:
             warnings.warn("spillway.torch: the state of this optimizer is in memory alone, so a saved state_dict() cannot be "
                           "loaded by another process: give it store='FOLDER', or save full_state_dict()", stacklevel=2)
-        state_dict[_MINE] |= copy.deepcopy(self.run.keep_commit())
         for hook in list(self._optimizer_state_dict_post_hooks.values()):
             changed = hook(self, state_dict)
             state_dict = state_dict if changed is None else changed
