@@ -10,6 +10,7 @@ import unittest
 import weakref
 from unittest import mock
 
+import spillway
 import spillway.torch as st
 import torch
 from spillway import _engine
@@ -164,6 +165,34 @@ class InterruptsTest(TorchTest):
         self.assertCountEqual(events[1:], [(number, 0.0, [[1]], 1) for number in numbers])
         for number, handler in handlers.items():
             self.assertIs(signal.getsignal(number), handler)
+
+    def test_a_handler_that_saves_within_backward_is_told_that_half_a_step_is_done(self):
+        params = [torch.nn.Parameter(torch.ones(8)) for _ in range(3)]
+        run = st.open(self.store(), pinned="1MiB")
+        self.addCleanup(run.close)
+        optimizer = st.AdamW(params[:2], store=run, update="backward")
+        other = st.AdamW(params[2:], store=run)
+        inner, errors = optimizer._engine_state.step, []
+
+        def interrupted(updates):
+            inner(updates)
+            signal.raise_signal(signal.SIGTERM)
+
+        def save(*_):
+            for call in (optimizer.state_dict, other.state_dict, optimizer.full_state_dict):
+                try:
+                    call()
+                except spillway.FailedPrecondition as error:
+                    errors.append(str(error))
+
+        self.addCleanup(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, save))
+        with mock.patch.object(optimizer._engine_state, "step", interrupted):
+            sum(param.sum() for param in params).backward()
+        self.assertEqual(len(errors), 6)
+        for error in errors:
+            self.assertIn("would have half a step", error)
+        optimizer.step()
+        self.assertEqual(optimizer.state_dict()["spillway"]["steps"], [[1, 1]])
 
     def broken_off(self, work, place, *modules):
         """Runs `work`, but raises KeyboardInterrupt at the place of this number where Python may run a signal handler within

@@ -425,6 +425,13 @@ class OffloadedOptimizer(StateDicts):
             self.half_done = self.half_done or f"an update in backward failed ({error})"
             raise
 
+    def check_no_backward(self) -> None:
+        """Raises FailedPrecondition within a backward if that updates parameters of this optimizer."""
+        if self._update == "backward" and torch._C._current_graph_task_id() != -1:
+            raise spillway.FailedPrecondition(
+                "a state dict within backward would have half a step, because update='backward' updates parameters one by one: "
+                "let a signal's handler note that it was called, and save after step()")
+
     def finish_updates(self) -> None:
         """Does the updates that a failed backward left waiting."""
         self._gathered.finish()

@@ -108,13 +108,19 @@ class StateDicts(torch.optim.Optimizer):
             raise spillway.FailedPrecondition(f"part of the optimizer's state is of another step, since {self.half_done}: "
                                               "go back to a checkpoint, or make the optimizer anew")
 
+    def check_no_backward(self) -> None:
+        """Raises FailedPrecondition within a backward if that updates parameters of this optimizer."""
+        raise NotImplementedError
+
     def state_dict(self) -> dict[str, Any]:
         """Commits, and returns a dict that names the commit, of plain types and without state. The commit is kept until this
         process, or one that has loaded a commit of the store, has made two newer ones, and as long as it is the last one
         that this optimizer has loaded. A line on stderr says when it is dropped. If the run has a Checkpoints, that decides.
-        Without a store, or before the first step, nothing is committed."""
+        Without a store, or before the first step, nothing is committed. Raises FailedPrecondition within a backward that
+        updates parameters, as when a signal's handler calls it there."""
         for hook in list(self._optimizer_state_dict_pre_hooks.values()):
             hook(self)
+        self.run.check_no_backward()
         self.finish_updates()
         with self.run.leasing.none():  # the description and the commit are of the same step
             self._check_whole()
@@ -286,7 +292,8 @@ class StateDicts(torch.optim.Optimizer):
     def full_state_dict(self) -> dict[str, Any]:
         """Returns torch.optim's state dict: every moment as a tensor in memory, and `master_weight` of 16-bit parameters.
         Values that the state's format has rounded are returned as rounded. Raises FailedPrecondition if an update or a load has
-        failed midway."""
+        failed midway, or within a backward that updates."""
+        self.check_no_backward()
         self.finish_updates()
         self._check_whole()
         state: dict[int, dict[str, torch.Tensor]] = {}
