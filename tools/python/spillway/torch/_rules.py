@@ -104,6 +104,7 @@ class SGD(OffloadedOptimizer):
     """torch.optim.SGD with momentum, but without dampening and without Nesterov momentum."""
 
     _kind = "sgd"
+    _without = {"dampening": 0, "nesterov": False, "maximize": False}
     _moment_names = ("momentum_buffer",)
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0, weight_decay: float = 0, *,
@@ -136,6 +137,7 @@ class Adafactor(OffloadedOptimizer):
     """torch.optim.Adafactor. Its state is always in fp32."""
 
     _kind = "adafactor"
+    _without = {"maximize": False}
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-2, beta2_decay: float = -0.8,
                  eps: tuple[float | None, float] = (None, 1e-3), d: float = 1.0, weight_decay: float = 0.0, *,

@@ -250,6 +250,8 @@ class StateDicts(torch.optim.Optimizer):
                 with contextlib.suppress(spillway.NotFound):
                     self.run.engine.forget(f"{self._prefix}/{name}/{suffix}")
 
+    # Options of torch.optim's groups that the rule does not have, and without which torch.optim's step fails.
+    _without: dict[str, Any] = {}
     # torch.optim's names of the moments, in the library's order.
     _moment_names: tuple[str, ...] = ()
 
@@ -308,7 +310,7 @@ class StateDicts(torch.optim.Optimizer):
                         if param.dtype != torch.float32:
                             state[index]["master_weight"] = self._read_masters(param, known)
                 index += 1
-        return {"state": state, "param_groups": self._packed_groups()}
+        return {"state": state, "param_groups": [{**self._without, **group} for group in self._packed_groups()]}
 
     def _by_position(self, state: dict[Any, dict[str, Any]], groups: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
         """Returns the state of each parameter by its position among the optimizer's. The ids in the groups of the state dict,
