@@ -347,6 +347,17 @@ class OffloadTest(TorchTest):
             self.assertEqual(header[name]["shape"], list(value.shape))
             self.assertEqual(header[name]["dtype"], "BF16")
 
+    def test_save_pretrained_writes_the_weights_that_it_is_given(self):
+        class PreTrainedModel(torch.nn.Linear):
+            pass
+
+        model = st.offload(PreTrainedModel(2, 2, bias=False), self.run_of())
+        averages = {"weight": torch.full((2, 2), 7.0)}
+        for number, given in enumerate((averages, model.state_dict(), None)):
+            model.save_pretrained(self.folder / str(number), state_dict=given)
+            content = (self.folder / str(number) / "model.safetensors").read_bytes()
+            expected = averages["weight"] if number == 0 else model.weight.detach().clone()
+            self.assertEqual(content[-16:], expected.cpu().numpy().tobytes())
 
     def test_a_peft_model_saves_its_adapters(self):
         class PeftModel(torch.nn.Module):  # as PEFT's
