@@ -495,6 +495,25 @@ class OptimizerTest(TorchTest):
         for mine, its in zip(*results):
             torch.testing.assert_close(mine, its, rtol=1e-5, atol=1e-6)
 
+    def test_a_parameter_of_a_removed_group_is_not_updated(self):
+        results = []
+        for make in (torch.optim.AdamW, lambda *args, **words: st.AdamW(*args, update="backward", **words)):
+            params = make_params(shapes=[(8,), (9,)])
+            optimizer = make([{"params": [param]} for param in params], lr=0.1)
+            removed = []
+            for step in range(4):
+                sum(param.square().sum() for param in params).backward()
+                optimizer.step()
+                for param in params:
+                    param.grad = None
+                if step == 0:
+                    removed.append(optimizer.param_groups.pop())
+                elif step == 2:
+                    optimizer.add_param_group({"params": removed[0]["params"]})
+            results.append(params)
+        for mine, its in zip(*results):
+            torch.testing.assert_close(mine, its, rtol=1e-5, atol=1e-6)
+
     def test_a_state_dict_is_loaded_after_groups_were_removed(self):
         for more in ({}, {"gradients": "engine"}, {"update": "backward"}):
             store, params = self.store(), make_params()

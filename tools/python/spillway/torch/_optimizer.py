@@ -407,7 +407,9 @@ class OffloadedOptimizer(StateDicts):
     @without_gradients
     def _update_now(self, param: torch.Tensor, known: Known) -> None:
         """Updates a parameter at once; if it is on a GPU, when a piece has gathered, at the latest when backward ends."""
-        group = next(group for group in self.param_groups if any(each is param for each in group["params"]))
+        group = next((group for group in self.param_groups if any(each is param for each in group["params"])), None)
+        if group is None:  # it was removed: as in torch.optim, the gradient stays unused
+            return
         with later_interrupts():  # until .grad says that the gradient was used
             gradient = param.grad
             if is_apart(param):
@@ -442,10 +444,11 @@ class OffloadedOptimizer(StateDicts):
                 "GradScaler needs update='step': with update='backward' gradients have been used, scaled, before it saw "
                 "them. Go back to the last checkpoint")
         self.finish_updates()
+        in_groups = set(self._params())
         for param, known in self._known.items():
             if isinstance(param.grad, UsedGradient):
                 param.grad = None
-            elif param.grad is not None:
+            elif param.grad is not None and param in in_groups:
                 raise spillway.FailedPrecondition(
                     f"parameter {known.name} has a gradient that no backward gave, or was frozen when the optimizer took it "
                     "up: with update='backward' nothing else is used")
