@@ -181,7 +181,7 @@ class OffloadTest(TorchTest):
         for what in (weight.data_ptr, lambda: copy.deepcopy(model), lambda: pickle.dumps(weight), weight.share_memory_,
                      weight.untyped_storage, lambda: torch.from_dlpack(weight.detach()),
                      lambda: set_data(torch.zeros(4, 4)), lambda: model.to(torch.bfloat16), weight.detach().t_,
-                     lambda: weight.detach().resize_(3, 3),
+                     lambda: weight.detach().resize_(3, 3), lambda: weight.detach().set_(torch.ones(200, 32)),
                      lambda: torch.add(torch.zeros(2, 2), 1, out=weight.detach())):
             with self.assertRaisesRegex(spillway.FailedPrecondition, "weights/0.weight"):
                 what()

@@ -263,16 +263,18 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
 
     with contextlib.ExitStack() as stack:
         memory = stack.enter_context(flat[0]._home.run.leasing.operation(lease_all)) if flat else {}
-        given: list[tuple[EngineTensor, torch.Tensor]] = []
+        given: list[tuple[EngineTensor, torch.Tensor, int]] = []  # with the address
 
         def real(tensor: EngineTensor) -> torch.Tensor:
             flat = memory[_key(tensor._home)]
-            given.append((tensor, flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())))
-            return given[-1][1]
+            real = flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+            given.append((tensor, real, real.data_ptr()))
+            return real
 
         out = func(*tree_map_only(EngineTensor, real, args), **tree_map_only(EngineTensor, real, kwargs))
-        for tensor, now in given:
-            if (now.size(), now.stride(), now.storage_offset()) != (tensor.size(), tensor.stride(), tensor.storage_offset()):
+        for tensor, now, address in given:
+            was = (tensor.size(), tensor.stride(), tensor.storage_offset(), address)
+            if (now.size(), now.stride(), now.storage_offset(), now.data_ptr()) != was:
                 raise spillway.FailedPrecondition(f"{func} would give {tensor!r} another shape or other memory: use the "
                                                   "operation that returns a new tensor")
         for value in _written_lists(func, args, kwargs):  # autograd does not count their versions
