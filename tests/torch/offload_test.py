@@ -213,6 +213,12 @@ class OffloadTest(TorchTest):
         torch.distributed.all_reduce(copy)
         self.assertTrue(torch.equal(copy, weight))
 
+    def test_norms_of_a_list_have_the_given_type(self):
+        weights = [torch.arange(8.0), torch.ones(3)]
+        expected = [torch.linalg.vector_norm(weight, 1.0, dtype=torch.float64) for weight in weights]
+        moved = st.offload(torch.nn.ParameterList(weights), st.open(None))
+        self.assert_same(expected, torch._foreach_norm([weight.detach() for weight in moved], 1.0, dtype=torch.float64))
+
     def test_two_runs_in_one_operation_are_two(self):
         one, other = st.offload(tiny_model(), self.run_of()), st.offload(tiny_model(), self.run_of())
         with torch.no_grad():

@@ -343,6 +343,10 @@ def _each(single: Any) -> Any:
     return run
 
 
+def _norm(tensor: torch.Tensor, ord: float = 2, dtype: torch.dtype | None = None) -> torch.Tensor:
+    return torch.linalg.vector_norm(tensor, ord, dtype=dtype)
+
+
 def _unscale(func: Any, args: Any, kwargs: Any) -> None:
     for tensor in args[0]:
         _run(func, ([tensor], *args[1:]), kwargs)
@@ -351,7 +355,7 @@ def _unscale(func: Any, args: Any, kwargs: Any) -> None:
 def _specials() -> dict[Any, Any]:
     aten = torch.ops.aten
     return {
-        aten._foreach_norm.Scalar: _each(torch.linalg.vector_norm),
+        aten._foreach_norm.Scalar: _each(_norm),
         aten._foreach_mul_.Scalar: _each(torch.Tensor.mul_),
         aten._foreach_mul_.Tensor: _each(torch.Tensor.mul_),
         aten._foreach_mul_.ScalarList: _each(torch.Tensor.mul_),
