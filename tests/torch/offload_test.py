@@ -324,13 +324,18 @@ class OffloadTest(TorchTest):
             return model, st.AdamW(model.parameters(), lr=1e-2, update="backward")
 
         model, optimizer = make()
-        with self.assertRaisesRegex(spillway.FailedPrecondition, "clipping, GradScaler and accumulation"):
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "clipping, GradScaler, .* and accumulation"):
             train(model, optimizer, 1, clip=1.0)
+        model, optimizer = make()
+        torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
+        self.addCleanup(torch.distributed.destroy_process_group)
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "DistributedDataParallel .*need update='step'"):
+            train(torch.nn.parallel.DistributedDataParallel(model), optimizer, 1)
         model, optimizer = make()
         with self.assertRaisesRegex(spillway.FailedPrecondition, "parameter 0.* was used by its update"):
             train(model, optimizer, 1, accumulate=2)
         model, optimizer = make()
-        with self.assertRaisesRegex(spillway.FailedPrecondition, "GradScaler .*need.* update='step'"):
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "GradScaler.* needs? update='step'"):
             train(model, optimizer, 1, scaler=torch.amp.GradScaler(DEVICE.type))
         with self.assertRaisesRegex(spillway.InvalidArgument, "update is 'sometimes'"):
             st.AdamW(tiny_model().parameters(), update="sometimes")

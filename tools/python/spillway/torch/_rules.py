@@ -24,7 +24,8 @@ class AdamW(OffloadedOptimizer):
     `gradients="engine"`: each gradient moves to the engine as soon as backward has made it, and is gone after step().
     Accumulation, clipping and GradScaler work as usual. `update="backward"`: each parameter is updated as soon as its
     gradient is made, so that no two gradients are in memory; step() only ends the step. On a GPU such updates gather until
-    their weights and gradients take 64 MiB. With `update="backward"` clipping, GradScaler and accumulation raise.
+    their weights and gradients take 64 MiB. With `update="backward"` clipping, GradScaler, DistributedDataParallel and
+    accumulation raise.
     """
 
     _kind = "adamw"

@@ -320,8 +320,8 @@ class UsedGradient(torch.Tensor):
             return args[0]
         found = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, UsedGradient)]
         raise spillway.FailedPrecondition(
-            f"the gradient of parameter {found[0]._name} was used by its update in backward: clipping, GradScaler and "
-            "accumulation over several backwards need update='step'")
+            f"the gradient of parameter {found[0]._name} was used by its update in backward: clipping, GradScaler, "
+            "DistributedDataParallel and accumulation over several backwards need update='step'")
 
 
 # --- Operations on lists: one tensor at a time, so that one is leased at a time ---
