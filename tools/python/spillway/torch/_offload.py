@@ -47,8 +47,8 @@ def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Modu
     before. Buffers stay where they are: `model.to(run.device)` moves them.
     Tied parameters stay tied. A second model in a run needs a `prefix` for its parameters' names.
     A Hugging Face model's save_pretrained then writes what spillway.torch.save_pretrained writes, and that of a PEFT model
-    its adapters, as before. Code that needs a
-    weight's address (torch.compile, .data_ptr()) raises, and so do copies of the model (deepcopy, pickling).
+    its adapters, as before. Code that needs a weight's address (.data_ptr()) raises, and so do copies of the model (deepcopy,
+    pickling). torch.compile leaves operations on weights in the engine uncompiled, and raises with fullgraph=True.
     """
     run.has_changed()
     replaced: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
