@@ -2,16 +2,19 @@
 """A signal handler that raises, wherever it breaks off the main thread, leaves no lease behind and nothing half done."""
 
 import dis
+import gc
 import signal
 import sys
 import threading
 import unittest
+import weakref
 from unittest import mock
 
+import spillway
 import spillway.torch as st
 import torch
 from spillway import _engine
-from spillway.torch import _leasing
+from spillway.torch import _grad_mode, _leasing, _saved, _tensor
 from torch_case import DEVICE, TorchTest
 
 
@@ -75,7 +78,7 @@ class InterruptsTest(TorchTest):
 
         for work in (add, none):
             for place in range(1, 1000):
-                if not self.broken_off(work, place):
+                if not self.broken_off(work, place, _leasing):
                     break
                 # In a thread, because a lock that the broken-off thread holds does not stop that thread.
                 others = threading.Thread(target=lambda: (none(), add()), daemon=True)
@@ -84,6 +87,52 @@ class InterruptsTest(TorchTest):
                 self.assertFalse(others.is_alive(), (work.__name__, place))
                 run.engine.commit()  # fails while a tile is leased to be written
             self.assertGreater(place, 10)
+
+    def test_autograd_is_on_after_an_operation_that_is_broken_off(self):
+        run, weight = self.weight()
+        for is_inference in (False, True):
+            def view():
+                with torch._C._InferenceMode(is_inference):
+                    weight.detach().view(2, 4)
+
+            for place in range(1, 1000):
+                if not self.broken_off(view, place, _tensor, torch.autograd.grad_mode):
+                    break
+                self.assertTrue((torch.ones(1, requires_grad=True) * 2).requires_grad, place)
+            self.assertGreater(place, 10)
+
+    def test_gradients_are_on_after_a_call_that_is_broken_off(self):
+        run, weight = self.weight()
+        optimizer = st.AdamW([weight], store=run)
+        full = optimizer.full_state_dict()
+
+        def assign():
+            weight.data = torch.ones(8)
+
+        for work in (optimizer.step, lambda: optimizer.load_state_dict(full), assign):
+            for place in range(1, 1000):
+                if not self.broken_off(work, place, _grad_mode, torch.autograd.grad_mode):
+                    break
+                self.assertTrue(torch.is_grad_enabled(), place)
+            self.assertGreater(place, 3)
+
+    def test_an_activation_is_not_waited_for_after_its_saving_or_its_end_is_broken_off(self):
+        run, _ = self.weight()
+        self.addCleanup(setattr, sys, "unraisablehook", sys.unraisablehook)
+        sys.unraisablehook = lambda _: None  # what breaks off a finalizer
+
+        def work():
+            with st.saved_tensors(run):
+                loss = (torch.ones(150, 150, requires_grad=True) * 2).sin().sum()
+            loss.backward()
+
+        for place in range(1, 1000):
+            if not self.broken_off(work, place, _saved, weakref):
+                break
+            self.error = None
+            gc.collect()
+            run.check_nothing_waits()
+        self.assertGreater(place, 10)
 
     def test_handlers_run_when_a_step_is_complete_and_counted(self):
         params = [torch.nn.Parameter(torch.ones(8))]
@@ -117,16 +166,47 @@ class InterruptsTest(TorchTest):
         for number, handler in handlers.items():
             self.assertIs(signal.getsignal(number), handler)
 
-    def broken_off(self, work, place):
+    def test_a_handler_that_saves_within_backward_is_told_that_half_a_step_is_done(self):
+        params = [torch.nn.Parameter(torch.ones(8)) for _ in range(3)]
+        run = st.open(self.store(), pinned="1MiB")
+        self.addCleanup(run.close)
+        optimizer = st.AdamW(params[:2], store=run, update="backward")
+        other = st.AdamW(params[2:], store=run)
+        inner, errors = optimizer._engine_state.step, []
+
+        def interrupted(updates):
+            inner(updates)
+            signal.raise_signal(signal.SIGTERM)
+
+        def save(*_):
+            for call in (optimizer.state_dict, other.state_dict, optimizer.full_state_dict):
+                try:
+                    call()
+                except spillway.FailedPrecondition as error:
+                    errors.append(str(error))
+
+        self.addCleanup(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, save))
+        with mock.patch.object(optimizer._engine_state, "step", interrupted):
+            sum(param.sum() for param in params).backward()
+        self.assertEqual(len(errors), 6)
+        for error in errors:
+            self.assertIn("would have half a step", error)
+        optimizer.step()
+        self.assertEqual(optimizer.state_dict()["spillway"]["steps"], [[1, 1]])
+
+    def broken_off(self, work, place, *modules):
         """Runs `work`, but raises KeyboardInterrupt at the place of this number where Python may run a signal handler within
-        _leasing.py: after a call, at the begin of a function and at the end of a loop. Returns whether there are so many."""
-        left, last = place, {}
+        the modules: after a call, at the begin of a function and at the end of a loop. Keeps the error, as a notebook does.
+        Returns whether there are so many places."""
+        left, last, files = place, {}, [module.__file__ for module in modules]
 
         def trace(frame, event, _):
             nonlocal left
-            if frame.f_code.co_filename != _leasing.__file__:
+            if frame.f_code.co_filename not in files:
                 return None
             frame.f_trace_opcodes = True
+            if event == "return":
+                last.pop(frame, None)  # it would keep the frame's objects alive
             if event == "opcode":
                 left -= last.get(frame, "").startswith(("CALL", "RESUME", "JUMP_BACKWARD"))
                 last[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
@@ -140,8 +220,8 @@ class InterruptsTest(TorchTest):
         sys.settrace(trace)
         try:
             work()
-        except KeyboardInterrupt:
-            pass
+        except KeyboardInterrupt as error:
+            self.error = error
         finally:
             sys.settrace(before)
         return left <= 0

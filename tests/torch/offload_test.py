@@ -181,7 +181,7 @@ class OffloadTest(TorchTest):
         for what in (weight.data_ptr, lambda: copy.deepcopy(model), lambda: pickle.dumps(weight), weight.share_memory_,
                      weight.untyped_storage, lambda: torch.from_dlpack(weight.detach()),
                      lambda: set_data(torch.zeros(4, 4)), lambda: model.to(torch.bfloat16), weight.detach().t_,
-                     lambda: weight.detach().resize_(3, 3),
+                     lambda: weight.detach().resize_(3, 3), lambda: weight.detach().set_(torch.ones(200, 32)),
                      lambda: torch.add(torch.zeros(2, 2), 1, out=weight.detach())):
             with self.assertRaisesRegex(spillway.FailedPrecondition, "weights/0.weight"):
                 what()
@@ -199,6 +199,25 @@ class OffloadTest(TorchTest):
         self.assertEqual(weight.sum().item(), 2.0 * 200 * 32)
         with torch.inference_mode():
             self.assertEqual(weight.t()[0].sum().item(), 400.0)
+
+    def test_torch_distributed_is_given_copies(self):
+        torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
+        self.addCleanup(torch.distributed.destroy_process_group)
+        weight = st.offload(tiny_model(), st.open(None))[0].weight.detach()
+        for call in (lambda: torch.distributed.all_reduce(weight), lambda: torch.distributed.broadcast(weight, 0),
+                     lambda: torch.distributed.all_gather([torch.empty(weight.shape)], weight),
+                     lambda: torch.ops._c10d_functional.all_reduce(weight, "sum", "0")):
+            with self.assertRaisesRegex(spillway.Unimplemented, r"a clone\(\), and copy its result back"):
+                call()
+        copy = weight.clone()
+        torch.distributed.all_reduce(copy)
+        self.assertTrue(torch.equal(copy, weight))
+
+    def test_norms_of_a_list_have_the_given_type(self):
+        weights = [torch.arange(8.0), torch.ones(3)]
+        expected = [torch.linalg.vector_norm(weight, 1.0, dtype=torch.float64) for weight in weights]
+        moved = st.offload(torch.nn.ParameterList(weights), st.open(None))
+        self.assert_same(expected, torch._foreach_norm([weight.detach() for weight in moved], 1.0, dtype=torch.float64))
 
     def test_two_runs_in_one_operation_are_two(self):
         one, other = st.offload(tiny_model(), self.run_of()), st.offload(tiny_model(), self.run_of())
@@ -305,13 +324,18 @@ class OffloadTest(TorchTest):
             return model, st.AdamW(model.parameters(), lr=1e-2, update="backward")
 
         model, optimizer = make()
-        with self.assertRaisesRegex(spillway.FailedPrecondition, "clipping, GradScaler and accumulation"):
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "clipping, GradScaler, .* and accumulation"):
             train(model, optimizer, 1, clip=1.0)
+        model, optimizer = make()
+        torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
+        self.addCleanup(torch.distributed.destroy_process_group)
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "DistributedDataParallel .*need update='step'"):
+            train(torch.nn.parallel.DistributedDataParallel(model), optimizer, 1)
         model, optimizer = make()
         with self.assertRaisesRegex(spillway.FailedPrecondition, "parameter 0.* was used by its update"):
             train(model, optimizer, 1, accumulate=2)
         model, optimizer = make()
-        with self.assertRaisesRegex(spillway.FailedPrecondition, "GradScaler .*need.* update='step'"):
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "GradScaler.* needs? update='step'"):
             train(model, optimizer, 1, scaler=torch.amp.GradScaler(DEVICE.type))
         with self.assertRaisesRegex(spillway.InvalidArgument, "update is 'sometimes'"):
             st.AdamW(tiny_model().parameters(), update="sometimes")
@@ -334,6 +358,17 @@ class OffloadTest(TorchTest):
             self.assertEqual(header[name]["shape"], list(value.shape))
             self.assertEqual(header[name]["dtype"], "BF16")
 
+    def test_save_pretrained_writes_the_weights_that_it_is_given(self):
+        class PreTrainedModel(torch.nn.Linear):
+            pass
+
+        model = st.offload(PreTrainedModel(2, 2, bias=False), self.run_of())
+        averages = {"weight": torch.full((2, 2), 7.0)}
+        for number, given in enumerate((averages, model.state_dict(), None)):
+            model.save_pretrained(self.folder / str(number), state_dict=given)
+            content = (self.folder / str(number) / "model.safetensors").read_bytes()
+            expected = averages["weight"] if number == 0 else model.weight.detach().clone()
+            self.assertEqual(content[-16:], expected.cpu().numpy().tobytes())
 
     def test_a_peft_model_saves_its_adapters(self):
         class PeftModel(torch.nn.Module):  # as PEFT's

@@ -495,6 +495,25 @@ class OptimizerTest(TorchTest):
         for mine, its in zip(*results):
             torch.testing.assert_close(mine, its, rtol=1e-5, atol=1e-6)
 
+    def test_a_parameter_of_a_removed_group_is_not_updated(self):
+        results = []
+        for make in (torch.optim.AdamW, lambda *args, **words: st.AdamW(*args, update="backward", **words)):
+            params = make_params(shapes=[(8,), (9,)])
+            optimizer = make([{"params": [param]} for param in params], lr=0.1)
+            removed = []
+            for step in range(4):
+                sum(param.square().sum() for param in params).backward()
+                optimizer.step()
+                for param in params:
+                    param.grad = None
+                if step == 0:
+                    removed.append(optimizer.param_groups.pop())
+                elif step == 2:
+                    optimizer.add_param_group({"params": removed[0]["params"]})
+            results.append(params)
+        for mine, its in zip(*results):
+            torch.testing.assert_close(mine, its, rtol=1e-5, atol=1e-6)
+
     def test_a_state_dict_is_loaded_after_groups_were_removed(self):
         for more in ({}, {"gradients": "engine"}, {"update": "backward"}):
             store, params = self.store(), make_params()
@@ -554,6 +573,29 @@ class OptimizerTest(TorchTest):
             run.engine.find("optimizer/0.0/exp_avg")
         run.close()
 
+    def test_a_gradient_of_an_optimizer_that_is_gone_stays_apart_from_the_next_ones(self):
+        results = []
+        for make in (lambda params: torch.optim.SGD(params, lr=0.1),
+                     lambda params: st.AdamW(params, lr=0.1, store=run, gradients="engine")):
+            run = st.open(self.store(), pinned="1MiB")
+            self.addCleanup(run.close)
+            param = torch.nn.Parameter(torch.ones(8))
+            for is_dropped in (True, False):
+                optimizer = make([param])
+                (param * 3).sum().backward()
+                del optimizer
+                gc.collect()
+                optimizer = make([param])
+                if is_dropped:
+                    optimizer.zero_grad()
+                (param * 2).sum().backward()
+                results.append(param.grad.clone())
+                optimizer.step()
+                optimizer.zero_grad()
+                del optimizer
+                gc.collect()
+        self.assert_same(results[:2], results[2:])
+
     def test_ctrl_c_in_a_step_ends_a_process_without_a_handler(self):
         code = """
 import os, signal, torch, spillway.torch as st
@@ -588,6 +630,25 @@ print("the program went on", flush=True)
             optimizer.step()
         self.assertEqual(optimizer._known[params[0]].step, 1)
         self.assertEqual(optimizer.run.report.steps, 1, "the step has ended, too")
+
+    def test_ctrl_c_in_backward_leaves_no_gradient_that_was_used(self):
+        for in_pieces in (False, True):
+            with self.in_pieces(1) if in_pieces else contextlib.nullcontext():
+                params = make_params(shapes=[(8,), (9,)])
+                optimizer = st.AdamW(params, update="backward")
+                inner = optimizer._engine_state.step
+
+                def interrupted(updates):
+                    inner(updates)
+                    signal.raise_signal(signal.SIGINT)
+
+                with mock.patch.object(optimizer._engine_state, "step", interrupted), self.assertRaises(KeyboardInterrupt):
+                    sum(param.sum() for param in params).backward()
+                for param in params:
+                    if optimizer._known[param].step > 0:
+                        with self.assertRaisesRegex(spillway.FailedPrecondition, "was used by its update in backward"):
+                            param.grad.clone()
+                self.assertTrue(any(known.step > 0 for known in optimizer._known.values()))
 
 
 if __name__ == "__main__":

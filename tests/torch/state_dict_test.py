@@ -347,7 +347,7 @@ class StateDictTest(TorchTest):
         for theirs_class, ours_class, words in ((torch.optim.SGD, st.SGD, {"lr": 1e-2, "momentum": 0.9}),
                                                 (torch.optim.SGD, st.SGD, {"lr": 1e-2}),
                                                 (torch.optim.RMSprop, st.RMSprop, {"momentum": 0.5}),
-                                                (torch.optim.Adam, st.Adam, {})):
+                                                (torch.optim.Adam, st.Adam, {}), (torch.optim.AdamW, st.AdamW, {})):
             self.exchange(theirs_class, ours_class, words)
 
     @since(2, 5, "Adafactor")
@@ -372,6 +372,19 @@ class StateDictTest(TorchTest):
         theirs.load_state_dict(ours.full_state_dict())
         for params, optimizer in ((theirs_params, theirs), (ours_params, ours)):
             set_gradients(params, 3)
+            optimizer.step()
+        for mine, its in zip(ours_params, theirs_params):
+            torch.testing.assert_close(mine, its, rtol=1e-5, atol=1e-5)
+        # A dict of an optimizer that has loaded none goes into one of torch.optim.
+        ours_params = make_params()
+        ours = ours_class(ours_params, **words)
+        set_gradients(ours_params, 0)
+        ours.step()
+        theirs_params = [torch.nn.Parameter(param.detach().clone()) for param in ours_params]
+        theirs = theirs_class(theirs_params, **words)
+        theirs.load_state_dict(ours.full_state_dict())
+        for params, optimizer in ((theirs_params, theirs), (ours_params, ours)):
+            set_gradients(params, 1)
             optimizer.step()
         for mine, its in zip(ours_params, theirs_params):
             torch.testing.assert_close(mine, its, rtol=1e-5, atol=1e-5)

@@ -103,6 +103,46 @@ if sys.argv[1] == "close":
         self.assert_same_state(expected, state_of(second))
         run.close()
 
+    def test_a_state_dict_is_of_the_whole_step_of_another_thread(self):
+        run = st.open(self.store(), pinned="4MiB")
+        self.addCleanup(run.close)
+        params = [Parameter(torch.ones(600)), Parameter(torch.ones(600))]
+        optimizer = st.AdamW(params, store=run)
+        train_params(params, optimizer)
+        begun, commits, is_saved, saved = threading.Event(), threading.Event(), threading.Event(), []
+        step, none = optimizer._engine_state.step, run.leasing.none
+
+        def slow_step(piece):
+            if begun.is_set():
+                is_saved.wait(0.3)  # a state dict that does not wait for the second piece is made now
+            begun.set()
+            commits.wait()
+            step(piece)
+
+        @contextlib.contextmanager
+        def entered():
+            threading.Timer(0.05, commits.set).start()  # by then it waits for the step
+            with none():
+                yield
+
+        def save():
+            begun.wait()
+            saved.append(optimizer.state_dict())
+            is_saved.set()
+
+        thread = threading.Thread(target=save)
+        thread.start()
+        with mock.patch.object(optimizer._engine_state, "step", slow_step), mock.patch.object(run.leasing, "none", entered), \
+                mock.patch("spillway.torch._staging.PIECE_BYTES", 1), \
+                mock.patch("spillway.torch._staging.is_apart", lambda _: True):
+            train_params(params, optimizer)
+            thread.join()
+        expected = state_of(optimizer)
+        self.assertEqual(saved[0]["spillway"]["steps"], [[2, 2]])
+        train_params(params, optimizer)
+        optimizer.load_state_dict(saved[0])
+        self.assert_same_state(expected, state_of(optimizer))
+
     def test_a_parameter_that_is_not_known_is_not_left_out_in_silence(self):
         param, empty = Parameter(torch.ones(4)), Parameter(torch.ones(0))
         optimizer = st.AdamW([param, empty])

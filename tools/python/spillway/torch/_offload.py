@@ -9,7 +9,7 @@ import json
 import os
 import pathlib
 import struct
-from collections.abc import ItemsView, Iterator, ValuesView
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from typing import Any
 
 import spillway
@@ -47,8 +47,8 @@ def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Modu
     before. Buffers stay where they are: `model.to(run.device)` moves them.
     Tied parameters stay tied. A second model in a run needs a `prefix` for its parameters' names.
     A Hugging Face model's save_pretrained then writes what spillway.torch.save_pretrained writes, and that of a PEFT model
-    its adapters, as before. Code that needs a
-    weight's address (torch.compile, .data_ptr()) raises, and so do copies of the model (deepcopy, pickling).
+    its adapters, as before. Code that needs a weight's address (.data_ptr()) raises, and so do copies of the model (deepcopy,
+    pickling). torch.compile leaves operations on weights in the engine uncompiled, and raises with fullgraph=True.
     """
     run.has_changed()
     replaced: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
@@ -75,7 +75,7 @@ def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Modu
                 raise spillway.Unimplemented(f"save_pretrained({lost[0]}=...) of a model in the engine: "
                                              "spillway.torch.save_pretrained writes one file of safetensors")
             if is_main_process:
-                save_pretrained(model, save_directory)
+                save_pretrained(model, save_directory, state_dict)
 
         model.save_pretrained = save  # type: ignore[assignment]
     elif "PeftModel" in names:
@@ -142,8 +142,10 @@ _SAFETENSORS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF1
                 torch.bool: "BOOL", torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2"}
 
 
-def save_pretrained(model: torch.nn.Module, folder: str | os.PathLike[str]) -> None:
+def save_pretrained(model: torch.nn.Module, folder: str | os.PathLike[str],
+                    state_dict: Mapping[str, torch.Tensor] | None = None) -> None:
     """Writes `model.safetensors`, one weight at a time, and the config and generation config of a Hugging Face model.
+    `state_dict`: the weights to write; None: the model's.
 
     `model.safetensors` appears complete or not at all. A weight that several names share is written under the first name.
     """
@@ -151,7 +153,7 @@ def save_pretrained(model: torch.nn.Module, folder: str | os.PathLike[str]) -> N
     path.mkdir(parents=True, exist_ok=True)
     seen: set[Any] = set()
     tensors: dict[str, torch.Tensor] = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
+    for name, tensor in (model.state_dict(keep_vars=True) if state_dict is None else state_dict).items():
         if not isinstance(tensor, torch.Tensor):
             raise spillway.InvalidArgument(f"{name} is {type(tensor).__name__}: safetensors holds tensors alone")
         where = id(tensor._home) if isinstance(tensor, EngineTensor) else tensor.data_ptr()

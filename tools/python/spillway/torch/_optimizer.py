@@ -13,6 +13,7 @@ import spillway
 import torch
 from spillway.torch import _state
 from spillway.torch._gathered import Gathered
+from spillway.torch._grad_mode import without_gradients
 from spillway.torch._interrupts import later_interrupts
 from spillway.torch._known import Known
 from spillway.torch._offload import weight_of
@@ -304,7 +305,7 @@ class OffloadedOptimizer(StateDicts):
 
     # --- Steps ---
 
-    @torch.no_grad()
+    @without_gradients
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates every parameter that has a gradient. With update="backward" it only ends the step."""
         try:
@@ -369,54 +370,69 @@ class OffloadedOptimizer(StateDicts):
                             "weight_decay": float(group.get("weight_decay", 0)), "gradient_scale": scale,
                             "rule": rules[id(group)], "weight_in": None if isinstance(param, EngineTensor) else param,
                             "gradient_in": self._gradient(param, gradient, known), "known": known, "param": param})
-        self.run.has_stepped |= bool(updates)
-        begun = False  # whether something may have been updated
-        try:
-            for piece in staged(updates):
-                was_begun, begun = begun, True
-                try:
-                    with self._in_use():  # a commit of another thread is over
-                        self.run.has_changed()
-                        self._engine_state.step(piece)
-                except spillway.InvalidArgument:
-                    begun = was_begun  # raised before anything of this piece was updated
-                    raise
-                for update in piece:
-                    known, param = update["known"], update["param"]
-                    known.step += 1
-                    if known.gradient is not None:
-                        known.gradient.generation += 1  # the update has discarded the values
-                        param.grad = None
-        except BaseException as error:
-            if begun:
-                self.half_done = f"an update failed ({error})"
-            raise
+        if updates:
+            self._update_all(updates)
         for update in updates:
             # Autograd must see that the weight has changed.
             torch.autograd.graph.increment_version(update["param"])
             update["known"].version = update["param"]._version
 
+    def _update_all(self, updates: list[dict[str, Any]]) -> None:
+        """Updates parameters in pieces, and counts their steps. No commit of another thread comes in between."""
+        begun = False  # whether something may have been updated
+        with self._in_use():
+            self.run.has_stepped = True
+            self.run.has_changed()
+            try:
+                for piece in staged(updates):
+                    was_begun, begun = begun, True
+                    try:
+                        self._engine_state.step(piece)
+                    except spillway.InvalidArgument:
+                        begun = was_begun  # raised before anything of this piece was updated
+                        raise
+                    for update in piece:
+                        known, param = update["known"], update["param"]
+                        known.step += 1
+                        if known.gradient is not None:
+                            known.gradient.generation += 1  # the update has discarded the values
+                            param.grad = None
+            except BaseException as error:
+                if begun:
+                    self.half_done = f"an update failed ({error})"
+                raise
+
     # --- Updates in backward ---
 
-    @torch.no_grad()
+    @without_gradients
     def _update_now(self, param: torch.Tensor, known: Known) -> None:
         """Updates a parameter at once; if it is on a GPU, when a piece has gathered, at the latest when backward ends."""
-        group = next(group for group in self.param_groups if any(each is param for each in group["params"]))
-        gradient = param.grad
-        if is_apart(param):
-            param.grad = UsedGradient.of(param, known.name)
-            self._gathered.add(group, param, gradient)
-        else:
-            self._do([(group, param, gradient)], 1.0)
-            param.grad = UsedGradient.of(param, known.name)
+        group = next((group for group in self.param_groups if any(each is param for each in group["params"])), None)
+        if group is None:  # it was removed: as in torch.optim, the gradient stays unused
+            return
+        with later_interrupts():  # until .grad says that the gradient was used
+            gradient = param.grad
+            if is_apart(param):
+                param.grad = UsedGradient.of(param, known.name)
+                self._gathered.add(group, param, gradient)
+            else:
+                self._do([(group, param, gradient)], 1.0)
+                param.grad = UsedGradient.of(param, known.name)
 
-    @torch.no_grad()
+    @without_gradients
     def _update_gathered(self, gathered: Sequence[Any]) -> None:
         try:
             self._do(gathered, 1.0)
         except BaseException as error:  # the gradients of these updates are lost
             self.half_done = self.half_done or f"an update in backward failed ({error})"
             raise
+
+    def check_no_backward(self) -> None:
+        """Raises FailedPrecondition within a backward if that updates parameters of this optimizer."""
+        if self._update == "backward" and torch._C._current_graph_task_id() != -1:
+            raise spillway.FailedPrecondition(
+                "a state dict within backward would have half a step, because update='backward' updates parameters one by one: "
+                "let a signal's handler note that it was called, and save after step()")
 
     def finish_updates(self) -> None:
         """Does the updates that a failed backward left waiting."""
@@ -428,10 +444,11 @@ class OffloadedOptimizer(StateDicts):
                 "GradScaler needs update='step': with update='backward' gradients have been used, scaled, before it saw "
                 "them. Go back to the last checkpoint")
         self.finish_updates()
+        in_groups = set(self._params())
         for param, known in self._known.items():
             if isinstance(param.grad, UsedGradient):
                 param.grad = None
-            elif param.grad is not None:
+            elif param.grad is not None and param in in_groups:
                 raise spillway.FailedPrecondition(
                     f"parameter {known.name} has a gradient that no backward gave, or was frozen when the optimizer took it "
                     "up: with update='backward' nothing else is used")
@@ -509,7 +526,7 @@ def _check_dense(gradient: torch.Tensor, known: Known) -> None:
         raise spillway.InvalidArgument(f"the gradient of parameter {known.name} is sparse: it must be dense")
 
 
-@torch.no_grad()
+@without_gradients
 def _move_gradient(param: torch.Tensor, known: Known) -> None:
     """Moves the gradient to the engine, where later backwards add to it."""
     if param.grad is None:

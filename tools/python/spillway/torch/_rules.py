@@ -24,7 +24,8 @@ class AdamW(OffloadedOptimizer):
     `gradients="engine"`: each gradient moves to the engine as soon as backward has made it, and is gone after step().
     Accumulation, clipping and GradScaler work as usual. `update="backward"`: each parameter is updated as soon as its
     gradient is made, so that no two gradients are in memory; step() only ends the step. On a GPU such updates gather until
-    their weights and gradients take 64 MiB. With `update="backward"` clipping, GradScaler and accumulation raise.
+    their weights and gradients take 64 MiB. With `update="backward"` clipping, GradScaler, DistributedDataParallel and
+    accumulation raise.
     """
 
     _kind = "adamw"
@@ -104,6 +105,7 @@ class SGD(OffloadedOptimizer):
     """torch.optim.SGD with momentum, but without dampening and without Nesterov momentum."""
 
     _kind = "sgd"
+    _without = {"dampening": 0, "nesterov": False, "maximize": False}
     _moment_names = ("momentum_buffer",)
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0, weight_decay: float = 0, *,
@@ -136,6 +138,7 @@ class Adafactor(OffloadedOptimizer):
     """torch.optim.Adafactor. Its state is always in fp32."""
 
     _kind = "adafactor"
+    _without = {"maximize": False}
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-2, beta2_decay: float = -0.8,
                  eps: tuple[float | None, float] = (None, 1e-3), d: float = 1.0, weight_decay: float = 0.0, *,

@@ -236,6 +236,11 @@ class Run:
 
             yield write_back
 
+    def check_no_backward(self) -> None:
+        """Raises FailedPrecondition within a backward if that updates parameters of some optimizer."""
+        for owner in self._optimizers():
+            owner.check_no_backward()
+
     def check_nothing_waits(self) -> None:
         """Raises FailedPrecondition if going to a commit would lose gradients or activations that are yet to be used."""
         for owner in self._optimizers():

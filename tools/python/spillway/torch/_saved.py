@@ -29,7 +29,15 @@ class _Room:
         self.leasing = run.leasing
         self.lock = threading.RLock()  # reentrant: a finalizer may run on the thread that holds it
         self.free: dict[int, list[int]] = defaultdict(list)
-        self.made = self.used = 0
+        self.made = 0
+        # The saved tensor that a transient tensor was last taken for. Counting them instead would go wrong where a signal's
+        # handler breaks off the taking, or the finalizer, whose errors are dropped.
+        self.taken: dict[int, weakref.ref[Any]] = {}
+
+    @property
+    def used(self) -> int:
+        """The number of saved tensors that there are."""
+        return sum(each() is not None for each in list(self.taken.values()))
 
     @staticmethod
     def class_of(size: int) -> int:
@@ -40,21 +48,16 @@ class _Room:
     def take(self, size: int) -> int:
         with self.lock:
             if self.free[size]:
-                self.used += 1
                 return self.free[size].pop()
             self.made += 1
             number = self.made
-        id = self.engine.register(f"saved/{number}", "u8", (size,), role="activation", transient=True)
-        with self.lock:
-            self.used += 1
-        return id
+        return self.engine.register(f"saved/{number}", "u8", (size,), role="activation", transient=True)
 
     def give_back(self, size: int, id: int) -> None:
         # The engine may be closed, and this may run on any thread, at any garbage collection.
         with contextlib.suppress(spillway.Error):
             self.engine.discard(id)
         with self.lock:
-            self.used -= 1
             self.free[size].append(id)
 
 
@@ -68,6 +71,7 @@ class _Saved:
         self.device = device
         self.class_bytes = room.class_of(self.size)
         self.id = room.take(self.class_bytes)
+        room.taken[self.id] = weakref.ref(self)
         self.end = weakref.finalize(self, room.give_back, self.class_bytes, self.id)
         self.of: Any = None  # weak reference to the storage that it was saved from
         self.dtype, self.shape, self.stride, self.numel = tensor.dtype, tensor.shape, tensor.stride(), flat.numel()

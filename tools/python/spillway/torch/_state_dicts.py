@@ -14,6 +14,7 @@ from typing import Any
 import spillway
 import torch
 from spillway.torch import _state
+from spillway.torch._grad_mode import without_gradients
 from spillway.torch._interrupts import later_interrupts
 from spillway.torch._known import Known
 from spillway.torch._run import Run
@@ -107,20 +108,27 @@ class StateDicts(torch.optim.Optimizer):
             raise spillway.FailedPrecondition(f"part of the optimizer's state is of another step, since {self.half_done}: "
                                               "go back to a checkpoint, or make the optimizer anew")
 
+    def check_no_backward(self) -> None:
+        """Raises FailedPrecondition within a backward if that updates parameters of this optimizer."""
+        raise NotImplementedError
+
     def state_dict(self) -> dict[str, Any]:
         """Commits, and returns a dict that names the commit, of plain types and without state. The commit is kept until this
         process, or one that has loaded a commit of the store, has made two newer ones, and as long as it is the last one
         that this optimizer has loaded. A line on stderr says when it is dropped. If the run has a Checkpoints, that decides.
-        Without a store, or before the first step, nothing is committed."""
+        Without a store, or before the first step, nothing is committed. Raises FailedPrecondition within a backward that
+        updates parameters, as when a signal's handler calls it there."""
         for hook in list(self._optimizer_state_dict_pre_hooks.values()):
             hook(self)
+        self.run.check_no_backward()
         self.finish_updates()
-        self._check_whole()
-        state_dict = self.described()
+        with self.run.leasing.none():  # the description and the commit are of the same step
+            self._check_whole()
+            state_dict = self.described()
+            state_dict[_MINE] |= copy.deepcopy(self.run.keep_commit())
         if self.run.store is None and self.run.has_stepped:
             warnings.warn("spillway.torch: the state of this optimizer is in memory alone, so a saved state_dict() cannot be "
                           "loaded by another process: give it store='FOLDER', or save full_state_dict()", stacklevel=2)
-        state_dict[_MINE] |= copy.deepcopy(self.run.keep_commit())
         for hook in list(self._optimizer_state_dict_post_hooks.values()):
             changed = hook(self, state_dict)
             state_dict = state_dict if changed is None else changed
@@ -242,6 +250,8 @@ class StateDicts(torch.optim.Optimizer):
                 with contextlib.suppress(spillway.NotFound):
                     self.run.engine.forget(f"{self._prefix}/{name}/{suffix}")
 
+    # Options of torch.optim's groups that the rule does not have, and without which torch.optim's step fails.
+    _without: dict[str, Any] = {}
     # torch.optim's names of the moments, in the library's order.
     _moment_names: tuple[str, ...] = ()
 
@@ -284,7 +294,8 @@ class StateDicts(torch.optim.Optimizer):
     def full_state_dict(self) -> dict[str, Any]:
         """Returns torch.optim's state dict: every moment as a tensor in memory, and `master_weight` of 16-bit parameters.
         Values that the state's format has rounded are returned as rounded. Raises FailedPrecondition if an update or a load has
-        failed midway."""
+        failed midway, or within a backward that updates."""
+        self.check_no_backward()
         self.finish_updates()
         self._check_whole()
         state: dict[int, dict[str, torch.Tensor]] = {}
@@ -299,7 +310,7 @@ class StateDicts(torch.optim.Optimizer):
                         if param.dtype != torch.float32:
                             state[index]["master_weight"] = self._read_masters(param, known)
                 index += 1
-        return {"state": state, "param_groups": self._packed_groups()}
+        return {"state": state, "param_groups": [{**self._without, **group} for group in self._packed_groups()]}
 
     def _by_position(self, state: dict[Any, dict[str, Any]], groups: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
         """Returns the state of each parameter by its position among the optimizer's. The ids in the groups of the state dict,
@@ -329,7 +340,7 @@ class StateDicts(torch.optim.Optimizer):
                 _state.address_of(given[name], f"{name} of parameter {known.name}")
         return shapes
 
-    @torch.no_grad()
+    @without_gradients
     def _load_tensors(self, state: dict[int, dict[str, Any]]) -> None:
         params = [param for group in self.param_groups for param in group["params"]]
         found: list[tuple[torch.Tensor, Known, dict[str, Any], dict[str, torch.Size]]] = []

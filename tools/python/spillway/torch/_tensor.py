@@ -15,6 +15,7 @@ from typing import Any
 
 import spillway
 import torch
+from spillway.torch._grad_mode import without_gradients
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 DTYPE_NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.uint8: "u8"}
@@ -57,11 +58,29 @@ def _forget(engine: spillway.Engine, id: int) -> None:
         engine.unregister(id)
 
 
+def _is_registered(engine: spillway.Engine, name: str) -> bool:
+    try:
+        engine.find(name)
+    except spillway.NotFound:
+        return False
+    return True
+
+
+def _free_name(engine: spillway.Engine, name: str) -> str:
+    """Returns the name, with a number if a registered tensor has it: a parameter may still have the gradient that it had from
+    an optimizer that is gone."""
+    number, free = 0, name
+    while _is_registered(engine, free):
+        number += 1
+        free = f"{name}.{number}"
+    return free
+
+
 def make_home(run: Any, name: str, like: torch.Tensor, role: str, device: torch.device, transient: bool = False,
               data: torch.Tensor | None = None) -> Home:
-    """Registers a tensor with the values of `data`, whatever the last commit has under its name. Without `data` it is zeros,
-    or the transient tensor that is already registered. Operations find it on `device`. Raises InvalidArgument if `data` is
-    given and a registered tensor has the name, or if the engine does not hold its dtype or the run has no such device."""
+    """Registers a tensor with the values of `data`, whatever the last commit has under its name; without `data` it is zeros.
+    Operations find it on `device`. If a registered tensor has the name, a transient one gets a number after it. Raises
+    InvalidArgument if it is not transient then, or if the engine does not hold its dtype or the run has no such device."""
     run.leases_on(device, name)
     engine = run.engine
     if like.dtype not in DTYPE_NAMES:
@@ -71,14 +90,12 @@ def make_home(run: Any, name: str, like: torch.Tensor, role: str, device: torch.
         given = data.detach().cpu().contiguous().view(-1).view(torch.uint8)
         torch.frombuffer(out, dtype=torch.uint8).copy_(given)
 
+    if transient:
+        name = _free_name(engine, name)
+    elif _is_registered(engine, name):
+        raise spillway.InvalidArgument(f"{name} is in the engine already: a second model needs a name of its own "
+                                       "(prefix=), or a run")
     if data is not None:
-        try:
-            engine.find(name)
-        except spillway.NotFound:
-            pass
-        else:
-            raise spillway.InvalidArgument(f"{name} is in the engine already: a second model needs a name of its own "
-                                           "(prefix=), or a run")
         with contextlib.suppress(spillway.NotFound):
             engine.forget(name)
     id = engine.register(name, DTYPE_NAMES[like.dtype], like.shape, role=role, transient=transient, data=fill if data is not None else None)
@@ -120,8 +137,7 @@ class EngineTensor(torch.Tensor):
             raise spillway.FailedPrecondition(
                 f"{self!r} cannot become a tensor of {tuple(value.shape)}, {value.dtype}: its bytes are in the engine. Change "
                 "shapes and types (.to(), .half(), resize_token_embeddings) before spillway.torch.offload")
-        with torch.no_grad():
-            self.copy_(value)
+        without_gradients(self.copy_)(value)
 
     # These raise, because their results would be wrong.
 
@@ -152,6 +168,9 @@ class EngineTensor(torch.Tensor):
             return special(func, args, kwargs)
         if _is_view(func):
             return _view(func, args, kwargs)
+        if "c10d" in func.namespace:  # torch.distributed's work goes on when the operation, and so the lease, has ended
+            raise spillway.Unimplemented(f"{func} on tensors in the engine: give torch.distributed a clone(), and copy its "
+                                         "result back with copy_()")
         return _run(func, args, kwargs)
 
 
@@ -190,7 +209,11 @@ def _view(func: Any, args: Any, kwargs: Any) -> Any:
         raise spillway.Unimplemented(f"{of!r} cannot be viewed as {made.dtype}")
 
     def wrap(meta: torch.Tensor) -> EngineTensor:
-        with torch.inference_mode(False):  # in inference mode tensors have no versions
+        if not torch.is_inference_mode_enabled():
+            return EngineTensor.of(home, meta.size(), meta.stride(), meta.storage_offset())
+        # In inference mode tensors have no versions. torch.inference_mode(False) enters this context in Python code, where
+        # Ctrl-C would leave autograd off until the traceback is gone.
+        with torch._C._InferenceMode(False):
             return EngineTensor.of(home, meta.size(), meta.stride(), meta.storage_offset())
 
     return tree_map_only(torch.Tensor, wrap, made)
@@ -240,16 +263,18 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
 
     with contextlib.ExitStack() as stack:
         memory = stack.enter_context(flat[0]._home.run.leasing.operation(lease_all)) if flat else {}
-        given: list[tuple[EngineTensor, torch.Tensor]] = []
+        given: list[tuple[EngineTensor, torch.Tensor, int]] = []  # with the address
 
         def real(tensor: EngineTensor) -> torch.Tensor:
             flat = memory[_key(tensor._home)]
-            given.append((tensor, flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())))
-            return given[-1][1]
+            real = flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+            given.append((tensor, real, real.data_ptr()))
+            return real
 
         out = func(*tree_map_only(EngineTensor, real, args), **tree_map_only(EngineTensor, real, kwargs))
-        for tensor, now in given:
-            if (now.size(), now.stride(), now.storage_offset()) != (tensor.size(), tensor.stride(), tensor.storage_offset()):
+        for tensor, now, address in given:
+            was = (tensor.size(), tensor.stride(), tensor.storage_offset(), address)
+            if (now.size(), now.stride(), now.storage_offset(), now.data_ptr()) != was:
                 raise spillway.FailedPrecondition(f"{func} would give {tensor!r} another shape or other memory: use the "
                                                   "operation that returns a new tensor")
         for value in _written_lists(func, args, kwargs):  # autograd does not count their versions
@@ -295,8 +320,8 @@ class UsedGradient(torch.Tensor):
             return args[0]
         found = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, UsedGradient)]
         raise spillway.FailedPrecondition(
-            f"the gradient of parameter {found[0]._name} was used by its update in backward: clipping, GradScaler and "
-            "accumulation over several backwards need update='step'")
+            f"the gradient of parameter {found[0]._name} was used by its update in backward: clipping, GradScaler, "
+            "DistributedDataParallel and accumulation over several backwards need update='step'")
 
 
 # --- Operations on lists: one tensor at a time, so that one is leased at a time ---
@@ -318,6 +343,10 @@ def _each(single: Any) -> Any:
     return run
 
 
+def _norm(tensor: torch.Tensor, ord: float = 2, dtype: torch.dtype | None = None) -> torch.Tensor:
+    return torch.linalg.vector_norm(tensor, ord, dtype=dtype)
+
+
 def _unscale(func: Any, args: Any, kwargs: Any) -> None:
     for tensor in args[0]:
         _run(func, ([tensor], *args[1:]), kwargs)
@@ -326,7 +355,7 @@ def _unscale(func: Any, args: Any, kwargs: Any) -> None:
 def _specials() -> dict[Any, Any]:
     aten = torch.ops.aten
     return {
-        aten._foreach_norm.Scalar: _each(torch.linalg.vector_norm),
+        aten._foreach_norm.Scalar: _each(_norm),
         aten._foreach_mul_.Scalar: _each(torch.Tensor.mul_),
         aten._foreach_mul_.Tensor: _each(torch.Tensor.mul_),
         aten._foreach_mul_.ScalarList: _each(torch.Tensor.mul_),
