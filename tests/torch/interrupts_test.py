@@ -18,6 +18,10 @@ from spillway.torch import _grad_mode, _leasing, _saved, _tensor
 from torch_case import DEVICE, TorchTest
 
 
+def interrupt():
+    raise KeyboardInterrupt
+
+
 class InterruptsTest(TorchTest):
     def weight(self):
         """Returns a run and a weight in its engine."""
@@ -85,7 +89,21 @@ class InterruptsTest(TorchTest):
                 others.start()
                 others.join(60)
                 self.assertFalse(others.is_alive(), (work.__name__, place))
+                self.assertEqual(run.leasing._mine.under_way, set(), (work.__name__, place))
                 run.engine.commit()  # fails while a tile is leased to be written
+            self.assertGreater(place, 10)
+
+    def test_a_handler_within_an_operation_asks_for_the_state(self):
+        weight = st.offload(torch.nn.ParameterList([torch.zeros(8)]), run := st.open(pinned="1MiB", device=DEVICE))[0]
+        self.addCleanup(run.close)
+        optimizer = st.AdamW([weight], store=run)
+        for work in (weight.detach().clone, optimizer.state_dict):
+            for place in range(1, 1000):
+                saved = []
+                if not self.broken_off(work, place, _leasing, handler=lambda: saved.append(optimizer.state_dict())):
+                    break
+                self.assertEqual(len(saved), 1, place)
+                self.assertEqual(run.leasing._mine.under_way, set(), place)
             self.assertGreater(place, 10)
 
     def test_autograd_is_on_after_an_operation_that_is_broken_off(self):
@@ -194,9 +212,9 @@ class InterruptsTest(TorchTest):
         optimizer.step()
         self.assertEqual(optimizer.state_dict()["spillway"]["steps"], [[1, 1]])
 
-    def broken_off(self, work, place, *modules):
-        """Runs `work`, but raises KeyboardInterrupt at the place of this number where Python may run a signal handler within
-        the modules: after a call, at the begin of a function and at the end of a loop. Keeps the error, as a notebook does.
+    def broken_off(self, work, place, *modules, handler=interrupt):
+        """Runs `work`, but calls the handler at the place of this number where Python may run a signal handler within the
+        modules: after a call, at the begin of a function and at the end of a loop. Keeps its error, as a notebook does.
         Returns whether there are so many places."""
         left, last, files = place, {}, [module.__file__ for module in modules]
 
@@ -213,7 +231,7 @@ class InterruptsTest(TorchTest):
                 if left == 0:
                     last.clear()
                     sys.settrace(None)
-                    raise KeyboardInterrupt
+                    handler()
             return trace
 
         before = sys.gettrace()

@@ -15,7 +15,7 @@ class _Mine(threading.local):
     """What this thread runs."""
 
     def __init__(self) -> None:
-        self.held: set[object] = set()  # operations that have their leases, and a none() whose block runs
+        self.under_way: set[object] = set()  # operations and none(), from before they begin until they have ended
 
 
 class Leasing:
@@ -43,18 +43,17 @@ class Leasing:
         """Runs the block with the leases that `lease_all` enters into the stack, and yields what it returns. Raises
         ResourceExhausted if there is no room although no other operation holds leases."""
         me = object()
-        # A nested operation does not wait for room: it would wait for the operation that contains it.
-        lease = self._try if self._mine.held else self._lease
+        # A nested operation, of a signal's handler perhaps, does not wait for room: it would wait for the one that contains it.
+        lease = self._try if self._mine.under_way else self._lease
         stack = contextlib.ExitStack()
         try:
-            leased = lease(me, stack, lease_all)
-            self._mine.held.add(me)
-            yield leased
+            self._mine.under_way.add(me)
+            yield lease(me, stack, lease_all)
         finally:
             try:
-                self._end(me, stack)
+                self._finish(me, stack)
             finally:
-                self._end(me, stack)
+                self._finish(me, stack)
 
     def call(self, of_engine: Callable[[], Any]) -> Any:
         """Returns the result of an engine call that takes leases itself and may be repeated."""
@@ -64,23 +63,24 @@ class Leasing:
     @contextlib.contextmanager
     def none(self) -> Iterator[None]:
         """Runs the block while no operation of another thread holds a lease: operations under way end first, and new ones
-        wait. If this thread is within an operation already, other operations are not excluded."""
-        if self._mine.held:
+        wait. If this thread is within an operation or a none() already, as when a signal's handler runs there, other
+        operations are not excluded."""
+        if self._mine.under_way:
             yield
             return
         me = object()
-        with self._alone:
-            try:
+        try:
+            self._mine.under_way.add(me)
+            with self._alone:
                 with self._lock:
                     self._shut.add(me)
                     self._changed.wait_for(lambda: not self._active)
-                self._mine.held.add(me)
                 yield
+        finally:
+            try:
+                self._finish(me, None)
             finally:
-                try:
-                    self._end(me, None)
-                finally:
-                    self._end(me, None)
+                self._finish(me, None)
 
     def _lease(self, me: object, stack: contextlib.ExitStack, lease_all: Callable[[contextlib.ExitStack], Any]) -> Any:
         with contextlib.suppress(spillway.ResourceExhausted):
@@ -101,7 +101,7 @@ class Leasing:
 
     def _try(self, me: object, stack: contextlib.ExitStack, lease_all: Callable[[contextlib.ExitStack], Any]) -> Any:
         with self._lock:
-            self._changed.wait_for(lambda: not self._shut or self._mine.held)
+            self._changed.wait_for(lambda: not self._shut or len(self._mine.under_way) > 1)  # nested: see operation()
             self._active.add(me)
             self._begun += 1
         try:
@@ -114,9 +114,12 @@ class Leasing:
         """Releases the leases in the stack, and records that an operation or a none() has ended. May be called again."""
         if stack is not None:
             stack.close()
-        self._mine.held.discard(me)
         with self._lock:
             self._active.discard(me)
             self._shut.discard(me)
             self._ended += 1
             self._changed.notify_all()
+
+    def _finish(self, me: object, stack: contextlib.ExitStack | None) -> None:
+        self._end(me, stack)
+        self._mine.under_way.discard(me)

@@ -451,7 +451,8 @@ class OffloadedOptimizer(StateDicts):
             elif param.grad is not None and param in in_groups:
                 raise spillway.FailedPrecondition(
                     f"parameter {known.name} has a gradient that no backward gave, or was frozen when the optimizer took it "
-                    "up: with update='backward' nothing else is used")
+                    "up, or its group was removed during the backward: with update='backward' nothing else is used. Set its "
+                    ".grad to None")
         self.run.engine.end_step()
 
     def _gradient(self, param: torch.Tensor, gradient: torch.Tensor, known: Known) -> torch.Tensor | None:

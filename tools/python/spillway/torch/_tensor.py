@@ -170,7 +170,8 @@ class EngineTensor(torch.Tensor):
             return _view(func, args, kwargs)
         if "c10d" in func.namespace:  # torch.distributed's work goes on when the operation, and so the lease, has ended
             raise spillway.Unimplemented(f"{func} on tensors in the engine: give torch.distributed a clone(), and copy its "
-                                         "result back with copy_()")
+                                         "result back with copy_(). DistributedDataParallel broadcasts the weights when it is "
+                                         "made: give it init_sync=False, if all ranks have the same weights")
         return _run(func, args, kwargs)
 
 
