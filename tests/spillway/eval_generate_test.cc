@@ -21,6 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 // A training folder with a model that was trained for two steps and exported.
 class Exported : public ::testing::Test {
@@ -61,6 +62,14 @@ TEST_F(Eval, GivesTheSameLossThroughAStoreAndLeavesNothingBehind) {
   ASSERT_EQ(tiers.exit_code, 0) << tiers.err;
   EXPECT_EQ(tiers.json()["loss"], memory.json()["loss"]);
   EXPECT_FALSE(std::filesystem::exists(training_ / "scratch"));
+}
+
+TEST_F(Eval, SaysThatFlagsOfAStoreDoNothingWithoutOne) {
+  const Ended ended = RunCommand(EvalArguments() + Arguments{"--io", "posix"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("do nothing without --store"));
+  EXPECT_THAT(RunCommand(EvalArguments() + Tiers() + Arguments{"--io", "posix"}).err,
+              Not(HasSubstr("do nothing")));
 }
 
 TEST_F(Eval, LeavesWhatWasInTheFolder) {
@@ -131,6 +140,12 @@ TEST_F(Generate, TheSeedDecidesAndAFileIsAsGoodAsAFlag) {
   Arguments from_file = GenerateArguments(training_ / "prompt") + sampling;
   from_file[3] = "--tokens-file";
   EXPECT_EQ(RunCommand(from_file).out, first.out);
+}
+
+TEST_F(Generate, TopKWithoutATemperatureIsRefused) {
+  const Ended ended = RunCommand(GenerateArguments() + Arguments{"--top-k", "20"});
+  EXPECT_EQ(ended.exit_code, 2) << ended.out;
+  EXPECT_THAT(ended.err, HasSubstr("give --temperature above 0 too"));
 }
 
 TEST_F(Generate, APromptThatIsLongerThanTheWindowIsTold) {

@@ -171,6 +171,13 @@ absl::Status InFlags(const absl::Status& status) {
 absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, OpenMode mode,
                                                    const StoreNeed& need,
                                                    const std::atomic<bool>& stop) {
+  const EngineFlags defaults;
+  if (flags.store.empty() &&
+      (flags.io != defaults.io || flags.page_bytes != 0 || flags.calibrate != defaults.calibrate)) {
+    absl::FPrintF(stderr,
+                  "warning: --io, --page-bytes and --calibrate are about a store and do nothing "
+                  "without --store\n");
+  }
   EngineOptions options;
   options.store = flags.store;
   options.mode = mode;

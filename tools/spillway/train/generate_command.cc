@@ -106,6 +106,11 @@ void TellWhatIsUsed(int64_t prompt_tokens, int64_t sequence, const hf::ModelConf
 
 absl::Status RunGenerate(const GenerateFlags& flags) {
   SPILLWAY_RETURN_IF_ERROR(CheckInferenceFlags(flags.inference));
+  if (flags.options.sampling.top_k > 0 && flags.options.sampling.temperature == 0) {
+    return UsageError(
+        "--top-k is for sampling, and --temperature 0 always takes the most likely token; give "
+        "--temperature above 0 too, or leave --top-k out");
+  }
   SPILLWAY_ASSIGN_OR_RETURN(const hf::ModelConfig config,
                             hf::ReadModelConfig(flags.inference.model));
   SPILLWAY_ASSIGN_OR_RETURN(std::vector<int32_t> prompt, ReadPrompt(flags, config.vocab_size));

@@ -424,6 +424,14 @@ absl::StatusOr<Outcome> Train(const TrainFlags& flags, const Inputs& inputs, con
   // The store still exists here: the room that is missing follows from how much it has taken.
   if (!run.ok()) return WithRoomMissing(run.status(), PlaceOf(flags.engine), need);
   report.run = *run;
+  // The engine's last step may be an evaluation. What a plan foretells is reported of a training
+  // step.
+  PlanStats& plan = report.stats.plan;
+  plan.nvme = run->plan.nvme;
+  plan.pinned = run->plan.pinned;
+  plan.planned_bytes = run->plan.planned_bytes;
+  plan.bytes_bound = run->plan.bytes_bound;
+  plan.nvme_bytes_bound = run->plan.nvme_bytes_bound;
   // A failed write that no caller was told of would fail the first lease below.
   if (!report.run.commit.ok()) (void)engine->EndStep();
   report.lost_outputs = outputs->lost();

@@ -210,23 +210,13 @@ absl::Status FinishTrainFlags(TrainFlags* flags) {
   return absl::OkStatus();
 }
 
-std::vector<std::string> DescribeUnusedFlags(const TrainFlags& flags) {
-  std::vector<std::string> unused;
+std::optional<std::string> DescribeUnusedFlags(const TrainFlags& flags) {
   const trainer::LossScalerOptions& scaler = flags.trainer.loss_scaler;
-  if (!scaler.enabled && scaler != trainer::LossScalerOptions{.enabled = false}) {
-    unused.push_back(absl::StrFormat(
-        "--loss-scale, and flags that begin with it, do nothing under --precision %s: fp16-amp "
-        "alone scales the loss",
-        std::string(Name(flags.trainer.model.precision))));
-  }
-  const EngineFlags& engine = flags.engine;
-  const EngineFlags defaults;
-  if (engine.store.empty() && (engine.io != defaults.io || engine.page_bytes != 0 ||
-                               engine.calibrate != defaults.calibrate)) {
-    unused.push_back(
-        "--io, --page-bytes and --calibrate are about a store and do nothing without --store");
-  }
-  return unused;
+  if (scaler.enabled || scaler == trainer::LossScalerOptions{.enabled = false}) return std::nullopt;
+  return absl::StrFormat(
+      "--loss-scale, and flags that begin with it, do nothing under --precision %s: fp16-amp alone "
+      "scales the loss",
+      std::string(Name(flags.trainer.model.precision)));
 }
 
 }  // namespace spillway::command

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "tools/spillway/command/arguments.h"
@@ -48,9 +47,8 @@ void AddTrainFlags(CLI::App* app, TrainFlags* flags);
 // Checks the flags, then completes `flags->trainer` from the other fields. UsageError: a flag is
 // missing, or flags contradict each other. Unimplemented: see CheckEngineFlags.
 absl::Status FinishTrainFlags(TrainFlags* flags);
-// Describes the flags that were given but have no effect because of the others: a line for each
-// group.
-std::vector<std::string> DescribeUnusedFlags(const TrainFlags& flags);
+// Describes the training flags that were given but have no effect because of the others.
+std::optional<std::string> DescribeUnusedFlags(const TrainFlags& flags);
 
 }  // namespace spillway::command
 
