@@ -8,23 +8,27 @@
 namespace spillway::engine {
 namespace {
 
-double Rate(uint64_t bytes, double seconds) {
-  constexpr double kInfinite = std::numeric_limits<double>::infinity();
-  return bytes > 0 && seconds > 0 ? static_cast<double>(bytes) / seconds : kInfinite;
-}
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+
+double Rate(const base::Busy& busy) { return static_cast<double>(busy.bytes) / busy.seconds; }
 
 }  // namespace
 
 void RateMeter::Best::Take(const base::Busy& total) {
+  const base::Busy step = total - total_;
+  const bool is_short = step.seconds < kLeastSeconds;
+  in_short_step_ = is_short && step.seconds > 0 ? Rate(step) : 0;
   total_ = total;
   const base::Busy more = total - taken_;
   if (more.seconds < kLeastSeconds) return;
-  best_ = std::max(best_, static_cast<double>(more.bytes) / more.seconds);
+  best_ = std::max(best_, Rate(more));
   taken_ = total;
 }
 
 double RateMeter::Best::bytes_per_second() const {
-  return best_ > 0 ? best_ : Rate(total_.bytes, total_.seconds);
+  if (best_ > 0) return std::max(best_, in_short_step_);
+  return total_.bytes > 0 && total_.seconds > 0 ? std::max(Rate(total_), in_short_step_)
+                                                : kInfinite;
 }
 
 void RateMeter::LinkRate::Take(const base::LinkBusy& total) {
@@ -37,8 +41,8 @@ double RateMeter::LinkRate::bytes_per_second() const {
   const base::Busy& sustained = total_.sustained;
   if (sustained.bytes == 0 || sustained.seconds < kLeastSustainedSeconds)
     return std::max(all_.bytes_per_second(), most_in_a_second);
-  return std::max(Rate(sustained.bytes, sustained.seconds),
-                  most_in_a_second / (1 + base::BusySpells::kBeginningSeconds));
+  return std::max({Rate(sustained), all_.in_short_step(),
+                   most_in_a_second / (1 + base::BusySpells::kBeginningSeconds)});
 }
 
 void RateMeter::EndStep(const LinkUse& use) {

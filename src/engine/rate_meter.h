@@ -48,10 +48,12 @@ class RateMeter {
     void Take(const base::Busy& total);
     bool is_known() const { return best_ > 0; }  // from a step, not only from the total so far
     double bytes_per_second() const;
+    // The rate in the last step, if that kept the link busy for less than kLeastSeconds; else zero.
+    double in_short_step() const { return in_short_step_; }
 
    private:
     base::Busy taken_, total_;
-    double best_ = 0;
+    double best_ = 0, in_short_step_ = 0;
   };
   class LinkRate {
    public:

@@ -137,10 +137,28 @@ TEST(RateMeter, AStepThatHardlyUsedALinkIsAddedToTheNext) {
   meter.EndStep(use);
   write = {2000, 1.001};
   meter.EndStep(use);
+  EXPECT_NEAR(meter.rates()[Transfer::kWrite], 1e6, 1);  // in that step itself
+  meter.EndStep(use);
   EXPECT_EQ(meter.rates()[Transfer::kWrite], 1000);
   write = {3000, 1.5};
   meter.EndStep(use);
   EXPECT_EQ(meter.rates()[Transfer::kWrite], 4000);
+}
+
+// Else the time bound of a short step could be above the step's time.
+TEST(RateMeter, AShortStepWasAsFastAsItWas) {
+  RateMeter meter;
+  LinkUse use;
+  base::LinkBusy& read = use.links[static_cast<size_t>(Transfer::kRead)];
+  read.all = {20'000'000, 0.2};
+  meter.EndStep(use);
+  for (int step = 1; step <= 20; ++step) {
+    read.all.bytes += 100'000'000;
+    read.all.seconds += 0.1;
+    if (step > 10) read.sustained = {100'000'000, 1};
+    meter.EndStep(use);
+    EXPECT_GE(meter.rates()[Transfer::kRead], 0.999e9) << "step " << step;
+  }
 }
 
 // On a full disk, requests take their time and move nothing.
