@@ -180,6 +180,7 @@ void Mover::ClearDeclared() {
 absl::Status Mover::Evict(TileIndex tile) {
   const Entry entry(this);
   SPILLWAY_RETURN_IF_ERROR(WaitForTurn());
+  if (pager_.pages()[tile].is_gone) return IsGone(describe_(tile));
   SPILLWAY_RETURN_IF_ERROR(pager_.Evict(tile));
   Dispatch();
   return absl::OkStatus();
@@ -189,6 +190,7 @@ absl::Status Mover::Discard(TileIndex tile) {
   const base::Uninterrupted to_its_end;
   const Entry entry(this);
   SPILLWAY_RETURN_IF_ERROR(WaitForTurn());
+  if (pager_.pages()[tile].is_gone) return IsGone(describe_(tile));
   SPILLWAY_RETURN_IF_ERROR(pager_.Discard(tile));
   if (auto* trace = planner_.Recording()) trace->Discard(tile, base::Now());
   Dispatch();
