@@ -33,8 +33,9 @@
 //                          the offset
 //   Cancelled              this thread's interrupt ended the call (interrupt.h), or
 //                          EngineOptions::stop ended Open
-// A failed write is reported by the next Acquire, AcquireHost, EndStep or Commit. Nothing is
-// committed after it until a retry of that write has succeeded.
+// A failed write is reported by the next Acquire, AcquireHost or EndStep. Commit tries it again,
+// and fails if that fails. So nothing is committed after it until a retry of that write has
+// succeeded.
 
 #ifndef SPILLWAY_ENGINE_H_
 #define SPILLWAY_ENGINE_H_
@@ -219,11 +220,12 @@ class SPILLWAY_EXPORT Engine {
   // Removes a tensor. Its bytes are void, its name is free, and its id is not used again. The next
   // commit does not hold the tensor. The last commit holds it until then, and snapshots that hold
   // it keep it. All declared uses are forgotten, and the plan that is followed is abandoned. Until
-  // the engine closes, the tensor's tiles keep their entries in the engine's tables and their
-  // reserved frames (see Placement), and they count when the engine decides whether all tiles fit
-  // in pinned memory. FailedPrecondition: one of its tiles is leased, or a caller waits for a lease
-  // of it. InvalidArgument: no such id was given out. NotFound: the tensor was unregistered
-  // already.
+  // the engine closes, the tensor's tiles keep their entries in the engine's tables, and they count
+  // when the engine decides whether all tiles fit in pinned memory. Their reserved frames (see
+  // Placement) become free; frames that were reserved after them stay where they are, so the room
+  // between may be too small for a larger tile. FailedPrecondition: one of its tiles is leased, or
+  // a caller waits for a lease of it. InvalidArgument: no such id was given out. NotFound: the
+  // tensor was unregistered already.
   virtual absl::Status Unregister(TensorId id) = 0;
   // Removes a tensor by its name, like Unregister, whatever its spec is. The tensor may be
   // registered or only in the last commit. NotFound: it is in neither. FailedPrecondition: it is
@@ -246,7 +248,9 @@ class SPILLWAY_EXPORT Engine {
   // Fails at once with ResourceExhausted, and names the leases in the way, if neither tiles without
   // a lease nor transfers in flight can make room. InvalidArgument and NotFound as CheckTile. A
   // tile has any number of readers or one writer. A conflicting lease waits until the other one
-  // ends, so a thread must not acquire a tile that it holds.
+  // ends, so a thread must not acquire a tile that it holds. A writer that waits does not hold up
+  // other readers, because readers of several tiles could then wait for each other: it waits as
+  // long as readers' leases of the tile overlap.
   virtual absl::StatusOr<Lease> Acquire(TileRef tile, Access access, Stream* stream = nullptr) = 0;
   // Leases a tile in pinned memory, for work of the CPU, such as the optimizer's. Otherwise like
   // Acquire.

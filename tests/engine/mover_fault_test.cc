@@ -136,11 +136,29 @@ TEST_P(MoverFaultTest, NothingIsCommittedOverAWriteThatFailed) {
     ASSERT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
   }
   faulty_->Clear();
-  absl::Status status = FlushAll(*mover_);
-  if (!status.ok())
-    status = FlushAll(*mover_);  // the first may report a write that no caller waited for
+  const absl::Status status = FlushAll(*mover_);
   ASSERT_TRUE(status.ok()) << status;
   CheckAll();
+}
+
+TEST_P(MoverFaultTest, ACommitTriesAllWritesThatFailedAgain) {
+  StoreAll();
+  for (TileIndex tile = 0; tile < 4; ++tile) ASSERT_TRUE(Put(tile).ok());
+  faulty_->Inject({.kind = Fault::Kind::kEio, .op = io::IoOp::kWrite, .count = 1000});
+  const absl::Status failed = FlushAll(*mover_);
+  ASSERT_EQ(failed.code(), absl::StatusCode::kUnavailable) << failed;
+  faulty_->Clear();
+  EXPECT_TRUE(mover_->EndStep().ok());
+  const absl::Status status = FlushAll(*mover_);
+  ASSERT_TRUE(status.ok()) << status;
+  CheckAll();
+}
+
+TEST_P(MoverFaultTest, WhatIsForgottenCannotBeDiscardedOrEvicted) {
+  ASSERT_TRUE(Put(0).ok());
+  ASSERT_TRUE(mover_->Forget(0, 1, [](io::Store*) {}).ok());
+  EXPECT_TRUE(absl::IsNotFound(mover_->Discard(0)));
+  EXPECT_TRUE(absl::IsNotFound(mover_->Evict(0)));
 }
 
 TEST_P(MoverFaultTest, AWriteThatNobodyWaitedForIsReportedLater) {

@@ -120,6 +120,8 @@ class Pager {
   bool IsAwaited(TileIndex tile) const { return jobs_.IsAwaited(tile); }
   // Returns a failure that was not reported to any caller, once; ok if there is none.
   absl::Status TakeWriteError() { return pages_.failures().TakeUntold(); }
+  // The same for failures of copies alone. A commit tries writes that failed again.
+  absl::Status TakeLostCopy() { return pages_.failures().TakeLostCopy(); }
   // Records that a caller is told of `failure` now.
   void Told(const absl::Status& failure) { pages_.failures().Told(failure); }
   // Why the request for a lease has not been granted yet; nullopt if it has been.

@@ -19,9 +19,11 @@ class WriteFailures {
 
   // Keeps a failure that no caller was told of. The next lease reports it, so all counts are
   // closed: no reader takes a lease without the lock.
-  void SetUntold(const absl::Status& failure) {
-    untold_ = failure;
+  void SetUntold(const absl::Status& failure, bool is_write) {
     leases_.CloseAll();
+    if (is_write && !untold_.ok() && !is_write_) return;  // bytes that are lost matter more
+    untold_ = failure;
+    is_write_ = is_write;
   }
   // The failure that no caller was told of; ok if there is none.
   const absl::Status& untold() const { return untold_; }
@@ -31,6 +33,13 @@ class WriteFailures {
   }
   // Returns the failure that no caller was told of, and clears it.
   absl::Status TakeUntold() { return std::exchange(untold_, absl::OkStatus()); }
+  // The same, unless it is a write's.
+  absl::Status TakeLostCopy() { return is_write_ ? absl::OkStatus() : TakeUntold(); }
+  // Records that a commit has tried again the writes that failed, and that its caller knows how
+  // that ended.
+  void CommitEnded() {
+    if (is_write_) untold_ = absl::OkStatus();
+  }
 
   // Records the result of a write. After a failure, nothing is written that no caller requested,
   // until a write succeeds.
@@ -40,6 +49,7 @@ class WriteFailures {
  private:
   Leases& leases_;
   absl::Status untold_;
+  bool is_write_ = false;  // of the last failure
   bool last_failed_ = false;
 };
 
