@@ -33,8 +33,7 @@ void PagerDriver::Stop() {
   plans_.reset();  // it reads the tiles, so it must end before they do
   {
     const Entry entry(this);
-    pager_.ClearDeclared();
-    pager_.plan().Abandon(/*deviated=*/false);
+    pager_.Stop();
     while (!IsQuiet()) quiet_.Wait(&mu_);
   }
   transfers_.Stop();

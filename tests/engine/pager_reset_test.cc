@@ -148,6 +148,22 @@ TEST_F(PagerReset, AWriteThatFailedIsNoMatterAfterwards) {
   EXPECT_TRUE(pager_.TakeWriteError().ok());
 }
 
+TEST(PagerStop, NothingIsWrittenThatNobodyRequested) {
+  for (const bool stops : {false, true}) {
+    Pager pager(WithStore(2 * kUnit, 3 * kUnit));
+    for (TileIndex tile = 0; tile < 4; ++tile) pager.AddTile(kUnit, Role::kMoment, false, false);
+    for (TileIndex tile = 0; tile < 2; ++tile)
+      pager.Acquire(kTicket + tile, tile, Tier::kPinned, Access::kDiscard, nullptr);
+    ASSERT_EQ(pager.TakeActions().size(), 2u);  // both are granted
+    for (TileIndex tile = 0; tile < 2; ++tile)
+      pager.EndLease(tile, Tier::kPinned, Access::kDiscard, /*drained=*/false);
+    if (stops) pager.Stop();
+    const std::vector<Action> actions = pager.TakeActions();
+    const auto writes = [](const Action& action) { return action.Is(Transfer::kWrite); };
+    EXPECT_EQ(std::any_of(actions.begin(), actions.end(), writes), !stops);
+  }
+}
+
 TEST_F(PagerReset, ResumeChangesNothing) {
   Write(0);
   pager_.Pause();

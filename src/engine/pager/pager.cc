@@ -159,10 +159,14 @@ absl::Status Pager::Forget(TileIndex first, TileIndex count) {
 bool Pager::Pause() {
   SPILLWAY_CHECK(!in_use());
   if (!pages_.leases().CloseAll()) return false;
+  Stop();
+  return true;
+}
+
+void Pager::Stop() {
   arrivals_.SetPaused(true);
   plan_.Abandon(/*deviated=*/false);
   uses_.Clear();
-  return true;
 }
 
 // No transfer is in flight and no caller waits, so the jobs and claims that are left were not

@@ -94,6 +94,8 @@ class Pager {
   // written either. REQUIRES for all three: no lease, and no request of a caller's. Pause returns
   // false, and does nothing, if a reader has just taken a lease.
   bool Pause();
+  // For the end of the engine: nothing begins any more that no caller requested.
+  void Stop();
   void Resume() { arrivals_.SetPaused(false); }
   void Reset(const std::function<bool(TileIndex)>& is_stored);
 
