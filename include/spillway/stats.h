@@ -36,19 +36,21 @@ struct PlanStats {
   // because another caller was behind or the tile had had to leave.
   uint64_t pulled = 0;
   uint64_t deviations = 0;  // times a plan was abandoned: the step differed, or something failed
-  // Bytes moved in the last of these steps by its transfers; zeros if there is none yet.
+  // For the plan that the last step followed to its end: the bytes that the plan's transfers moved
+  // in the last step whose transfers have all begun, the bytes that the plan moves a step, and a
+  // lower bound of the bytes that any schedule within the budgets moves if that step repeats
+  // (src/plan/MODEL.md). `planned_bytes` and `bytes_bound` are over all edges. Zeros if the last
+  // step followed no plan.
   Traffic nvme;
   Traffic pinned;
-  // For the plan that was followed last: the bytes that it moves, and a lower bound of the bytes
-  // that any schedule within the budgets moves (src/plan/MODEL.md). Both are over all edges. Zeros
-  // if no plan was followed.
   uint64_t planned_bytes = 0;
   uint64_t bytes_bound = 0;
   uint64_t nvme_bytes_bound = 0;  // the lower bound over the NVMe edge alone
-  // For the last step, in seconds; zeros if it has no plan. `time_bound_seconds` is a lower bound
-  // of its time, given the time that it computed between its leases (commits left out) and the best
-  // rates that links, copies and checksums have sustained in this run. `compute_seconds` is the
-  // computing alone. `transfer_seconds` is the lower bound if computing took no time.
+  // For the last step, in seconds; zeros if no plan was made for it. `time_bound_seconds` is a
+  // lower bound of its time, given the time that it computed between its leases (commits left out)
+  // and the best rates that links, copies and checksums have sustained in this run.
+  // `compute_seconds` is the computing alone. `transfer_seconds` is the lower bound if computing
+  // took no time.
   double time_bound_seconds = 0;
   double compute_seconds = 0;
   double transfer_seconds = 0;

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -114,6 +115,38 @@ TEST_P(PlannedPaging, ARepeatedStepMovesWhatItsPlanForetold) {
   EXPECT_GE(plan.steps, 5u);
   EXPECT_EQ(plan.deviations, 0u);
   EXPECT_EQ(MovedBytes(plan), plan.planned_bytes);
+}
+
+TEST_P(PlannedPaging, TheFiguresOfAPlanAreThoseOfTheStepThatFollowedIt) {
+  const uint64_t seed = test::Seed();
+  const auto engine = OpenSmall(folder_ / "store", GetParam());
+  RandomSteps steps(engine.get(), seed);
+  const std::array<Step, 2> alternating = {steps.MakeStep(120), steps.MakeStep(40)};
+  std::array<PlanStats, 2> followed;
+  for (int i = 0; i < 24 && !HasFatalFailure(); ++i) {
+    steps.Run(alternating[i % 2]);
+    ASSERT_TRUE(engine->EndStep().ok());
+    ASSERT_TRUE(engine->WaitForPlan().ok());
+    const PlanStats plan = engine->Stats().plan;
+    if (i < 2) {
+      EXPECT_EQ(plan.planned_bytes + plan.bytes_bound + MovedBytes(plan), 0u) << i;
+    }
+    if (plan.planned_bytes == 0) continue;
+    PlanStats& before = followed[i % 2];
+    if (before.planned_bytes > 0) {
+      EXPECT_EQ(plan.planned_bytes, before.planned_bytes) << i;
+      EXPECT_EQ(plan.bytes_bound, before.bytes_bound) << i;
+    }
+    EXPECT_LE(plan.bytes_bound, plan.planned_bytes);
+    before = plan;
+  }
+  if (GetParam() != plan::Policy::kPlanned) return;
+  for (const PlanStats& plan : followed) EXPECT_GT(plan.planned_bytes, 0u);
+  EXPECT_NE(followed[0].planned_bytes, followed[1].planned_bytes);
+  steps.Run(steps.MakeStep(20));
+  ASSERT_TRUE(engine->EndStep().ok());
+  const PlanStats plan = engine->Stats().plan;
+  EXPECT_EQ(plan.planned_bytes + plan.bytes_bound + MovedBytes(plan), 0u);
 }
 
 TEST_P(PlannedPaging, APlacedStepThatRepeatsMovesNoMoreThanItsPlanForetold) {

@@ -74,6 +74,7 @@ struct RunSummary {
   std::optional<Evaluation> last_evaluation;  // none if the last one failed
   double tokens_per_second = 0;  // over this run's steps, without evaluations and commits
   StepTime median_step;          // over this run's steps from the third on; zeros if there are none
+  PlanStats plan;                // after the last step that followed a plan; zeros if none did
   absl::Status commit;           // of the commit after the last step
   int64_t commits = 0;           // made by this run
   double commit_seconds = 0;     // of all of them together

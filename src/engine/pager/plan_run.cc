@@ -11,12 +11,9 @@ namespace spillway::engine {
 void PlanRun::Follow(std::shared_ptr<PlanFollower> plan) {
   SPILLWAY_CHECK(pages_.leases().num_held() == 0 && jobs_.of(Job::Kind::kAcquire).empty());
   Abandon(/*deviated=*/false);
-  PlanStats& stats = pages_.stats().plan;
-  const StepPlan& step = plan->step();
-  stats.planned_bytes = step.plan.bytes.total();
-  stats.bytes_bound = step.bound.total();
-  stats.nvme_bytes_bound = step.bound.nvme;
   ++number_;
+  moved_ = {};
+  has_ended_step_ = false;
   frames_.emplace(std::move(plan), &pages_, &jobs_);
   moves_.emplace(number_, &*frames_, &pages_, &transfers_);
   room_.SetPlan(&*frames_);
@@ -34,7 +31,27 @@ void PlanRun::Abandon(bool deviated) {
 }
 
 void PlanRun::EndStep() {
-  if (frames_ && !frames_->follower().EndStep()) Abandon(/*deviated=*/true);
+  has_ended_step_ = frames_ && frames_->follower().EndStep();
+  if (frames_ && !has_ended_step_) Abandon(/*deviated=*/true);
+  PlanStats& stats = pages_.stats().plan;
+  const StepPlan* const step = frames_ ? &frames_->follower().step() : nullptr;
+  stats.planned_bytes = step ? step->plan.bytes.total() : 0;
+  stats.bytes_bound = step ? step->bound.total() : 0;
+  stats.nvme_bytes_bound = step ? step->bound.nvme : 0;
+  stats.nvme = stats.pinned = {};
+  CountMoved();
+}
+
+void PlanRun::CountMoved() {
+  if (!frames_) return;
+  PlanStats& stats = pages_.stats().plan;
+  while (const auto moved = frames_->follower().TakeMoved()) {
+    ++stats.steps;
+    moved_ = *moved;
+  }
+  if (!has_ended_step_) return;
+  stats.nvme = {moved_[plan::Transfer::kRead], moved_[plan::Transfer::kWrite]};
+  stats.pinned = {moved_[plan::Transfer::kCopyIn], moved_[plan::Transfer::kCopyOut]};
 }
 
 // --- What callers do ---
@@ -160,12 +177,7 @@ bool PlanRun::Advance() {
   const bool was_blocked = frames_->lacks_frame();
   bool progress = moves_->Advance();
   progress |= frames_->Settle();
-  while (const auto moved = frames_->follower().TakeMoved()) {
-    PlanStats& stats = pages_.stats().plan;
-    ++stats.steps;
-    stats.nvme = {(*moved)[plan::Transfer::kRead], (*moved)[plan::Transfer::kWrite]};
-    stats.pinned = {(*moved)[plan::Transfer::kCopyIn], (*moved)[plan::Transfer::kCopyOut]};
-  }
+  CountMoved();
   progress |= frames_->lacks_frame() && !was_blocked;
   return progress || PullIfNothingMoves();
 }

@@ -99,6 +99,7 @@ class PlanRun {
   bool FollowsUsesOf(TileIndex tile) const {
     return frames_ && !frames_->follower().tiles().has_strayed(tile);
   }
+  void CountMoved();
   void Pull(Job& job);
   bool PullIfNothingMoves();
   bool RunAgainIfCut();
@@ -110,6 +111,8 @@ class PlanRun {
   uint64_t number_ = 0;  // plans followed so far; identifies the current one in PlannedOp
   std::optional<PlanFrames> frames_;  // nullopt if no plan is followed
   std::optional<PlanMoves> moves_;    // nullopt if no plan is followed
+  bool has_ended_step_ = false;       // whether the step that ended last followed the current plan
+  plan::LinkBytes moved_;             // in the last whole period of the current plan
   // In this run of the pump, TryAgain was called since the last pull; the next run continues.
   bool has_tried_ = false, runs_again_ = false;
   // By tile, discards of the plan that were requested and wait for a stream or a transfer.

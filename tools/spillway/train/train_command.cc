@@ -459,8 +459,8 @@ std::string DescribeInterrupt(const TrainFlags& flags, const trainer::RunSummary
 
 absl::Status RunTrain(TrainFlags flags) {
   SPILLWAY_RETURN_IF_ERROR(FinishTrainFlags(&flags));
-  for (const std::string& unused : DescribeUnusedFlags(flags))
-    absl::FPrintF(stderr, "warning: %s\n", unused);
+  if (const auto unused = DescribeUnusedFlags(flags))
+    absl::FPrintF(stderr, "warning: %s\n", *unused);
   // Signals are caught from here on, so that a request during a long start takes effect at the end
   // of the first step.
   std::atomic<bool>& commit_now = CatchCommitRequests();

@@ -194,13 +194,17 @@ std::string ToText(const TrainReport& report) {
         100 * stats.overlap(), stats.stall_seconds);
   }
   if (const PlanStats& plan = stats.plan; plan.plans > 0) {
-    absl::StrAppendFormat(
-        &text,
-        "plan: followed in %s, abandoned in %d; the last step that followed it moved %s, %s were "
-        "planned, and no schedule moves less than %s\n",
-        base::FormatCount(plan.steps, "step"), plan.deviations,
-        base::FormatBytes(Total(plan.nvme) + Total(plan.pinned)),
-        base::FormatBytes(plan.planned_bytes), base::FormatBytes(plan.bytes_bound));
+    absl::StrAppendFormat(&text, "plan: followed in %s, abandoned in %d",
+                          base::FormatCount(plan.steps, "step"), plan.deviations);
+    if (plan.planned_bytes > 0) {
+      absl::StrAppendFormat(
+          &text,
+          "; the last step that followed it moved %s, %s were planned, and no schedule moves less "
+          "than %s",
+          base::FormatBytes(Total(plan.nvme) + Total(plan.pinned)),
+          base::FormatBytes(plan.planned_bytes), base::FormatBytes(plan.bytes_bound));
+    }
+    text += "\n";
   }
   if (const trainer::StepTime& step = run.median_step; step.bound > 0) {
     absl::StrAppendFormat(&text,
