@@ -42,6 +42,7 @@ class HashThreads {
   // Waits for the jobs that threads have begun, and drops the others.
   ~HashThreads();
 
+  int num_threads() const { return num_threads_; }
   // Queues the job. Returns false if the queue is full or no thread could be started; the job is
   // not taken then.
   bool Offer(const Job& job);

@@ -110,6 +110,8 @@ class PageIo {
   // takes as long as hashing 4 KiB.) moved() returns the bytes that requests carried, and the time
   // during which requests were in flight.
   base::Busy hashing() const;
+  // How many threads hash at most, with the caller's.
+  int hash_threads() const { return helpers_.num_threads() + 1; }
   const base::DuplexMeter& moved() const { return moved_; }  // by IoOp
 
   // Operations whose result was not reaped yet.

@@ -23,7 +23,7 @@ namespace spillway::engine {
 struct LinkUse {
   std::array<base::LinkBusy, plan::kNumLinks> links;  // indexed by Transfer
   base::LinkBusy nvme_both;                           // while reads and writes were both in flight
-  base::Busy checksums;                               // CPU seconds
+  base::Busy checksums;  // CPU seconds divided by the threads that may hash
 };
 
 class RateMeter {

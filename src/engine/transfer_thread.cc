@@ -227,6 +227,7 @@ std::vector<TransferThread::Ended> TransferThread::Reap(bool idle) {
   link_use_.links[static_cast<size_t>(Transfer::kWrite)] = moved.busy(1);
   link_use_.nvme_both = moved.both();
   link_use_.checksums = pages_->hashing();
+  link_use_.checksums.seconds /= pages_->hash_threads();  // all of them may hash at once
   store_room_.now_bytes = parts_.store->used_bytes();
   store_room_.peak_bytes = std::max(store_room_.peak_bytes, store_room_.now_bytes);
   return ended;
