@@ -122,8 +122,8 @@ struct StoreOptions {
 // Externally synchronised: one caller at a time.
 //
 // If a folder is removed, moved or replaced while the store is open, no file that lies at its path
-// then is opened, changed or removed. Commit, and calls that open, make or remove a segment file,
-// are Unavailable.
+// then is opened, changed or removed. Commit, Snapshot, Restore, Drop, Trim, and calls that open or
+// make a segment file are Unavailable.
 class Store {
  public:
   // Opens or makes the store, and reclaims what an earlier run wrote after its last commit. Errors:

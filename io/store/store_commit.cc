@@ -91,8 +91,15 @@ absl::StatusOr<CatalogCommit> StoreImpl::WriteChanges(std::string_view user_stat
   return commit;
 }
 
-absl::Status StoreImpl::Commit(std::string_view user_state) {
+// Checks that what is about to be written would outlast this process. Every call that changes the
+// durable state begins with it.
+absl::Status StoreImpl::CheckFoldersAreThere() const {
   for (const StoreFolder& folder : folders_) SPILLWAY_RETURN_IF_ERROR(folder.CheckIsThere());
+  return absl::OkStatus();
+}
+
+absl::Status StoreImpl::Commit(std::string_view user_state) {
+  SPILLWAY_RETURN_IF_ERROR(CheckFoldersAreThere());
   SPILLWAY_RETURN_IF_ERROR(space_->files().Sync());
   const absl::Status status = WriteChanges(user_state).status();
   if (!status.ok()) ledger_.CommitInDoubt();
@@ -133,6 +140,7 @@ absl::Status StoreImpl::RequireCommit(std::string_view what) const {
 absl::Status StoreImpl::Snapshot(std::string_view label) {
   SPILLWAY_RETURN_IF_ERROR(CheckLabel(label));
   SPILLWAY_RETURN_IF_ERROR(RequireCommit("snapshot"));
+  SPILLWAY_RETURN_IF_ERROR(CheckFoldersAreThere());
   SPILLWAY_ASSIGN_OR_RETURN(auto change, CatalogChange::Begin(catalog_.get(), last_commit_));
   SPILLWAY_RETURN_IF_ERROR(change->AddSnapshot(label));
   SPILLWAY_ASSIGN_OR_RETURN(CatalogCommit commit, change->Finish());
@@ -144,6 +152,7 @@ absl::Status StoreImpl::Snapshot(std::string_view label) {
 absl::Status StoreImpl::Drop(std::string_view label) {
   SPILLWAY_RETURN_IF_ERROR(CheckLabel(label));
   SPILLWAY_RETURN_IF_ERROR(RequireCommit("drop"));
+  SPILLWAY_RETURN_IF_ERROR(CheckFoldersAreThere());
   SPILLWAY_ASSIGN_OR_RETURN(auto change, CatalogChange::Begin(catalog_.get(), last_commit_));
   SPILLWAY_RETURN_IF_ERROR(change->Drop(label));
   SPILLWAY_ASSIGN_OR_RETURN(CatalogCommit commit, change->Finish());
@@ -177,6 +186,7 @@ absl::StatusOr<std::vector<std::optional<uint64_t>>> StoreImpl::MatchTensors() {
 absl::Status StoreImpl::Restore(std::string_view label) {
   SPILLWAY_RETURN_IF_ERROR(CheckLabel(label));
   SPILLWAY_RETURN_IF_ERROR(RequireCommit("restore"));
+  SPILLWAY_RETURN_IF_ERROR(CheckFoldersAreThere());
   SPILLWAY_ASSIGN_OR_RETURN(auto change, CatalogChange::Begin(catalog_.get(), last_commit_));
   SPILLWAY_RETURN_IF_ERROR(change->Restore(label));
   SPILLWAY_ASSIGN_OR_RETURN(const auto ids, MatchTensors());
@@ -201,6 +211,7 @@ absl::Status StoreImpl::Restore(std::string_view label) {
 }
 
 absl::StatusOr<uint64_t> StoreImpl::Trim() {
+  SPILLWAY_RETURN_IF_ERROR(CheckFoldersAreThere());
   SPILLWAY_ASSIGN_OR_RETURN(const uint64_t hole_bytes, space_->MakeHoles());
   SPILLWAY_RETURN_IF_ERROR(space_->CutEnds());
   if (last_commit_) {

@@ -130,6 +130,18 @@ TEST_P(ReplacedStoreTest, AStoreThatNeedsMoreRoomIsToldThatItsFolderIsGone) {
   EXPECT_THAT(std::string(status.message()), ::testing::Not(HasSubstr("no room")));
 }
 
+TEST_P(ReplacedStoreTest, NoCallThatChangesTheDurableStateSucceeds) {
+  MakeStore(Options());
+  auto store = Open(Options());
+  ASSERT_TRUE(store->Snapshot("one").ok());
+  Displace();
+  ExpectGone(store->Commit("two"));
+  ExpectGone(store->Snapshot("two"));
+  ExpectGone(store->Restore("one"));
+  ExpectGone(store->Drop("one"));
+  ExpectGone(store->Trim().status());
+}
+
 std::string NameOf(const ::testing::TestParamInfo<Way>& way) {
   static const char* const names[] = {"Moved", "Removed", "Emptied"};
   return names[static_cast<int>(way.param)];
