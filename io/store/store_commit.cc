@@ -9,8 +9,9 @@
 //      durable when the transaction returns; until then the last commit stands.
 //   3. Write the witness of each folder.
 //   4. Free the extents that neither the new commit nor a snapshot names.
-// If step 2 fails, whoever opens the store next may still find the new commit: extents of both
-// states stay in use until a later commit or restore succeeds.
+// If the transaction fails once SQLite was told to commit it, whoever opens the store next may
+// still find the new commit: extents of both states stay in use until a later commit or restore
+// succeeds.
 //
 // Snapshot: step 2 writes one row, a copy of last_commit; then step 3.
 //
@@ -76,7 +77,9 @@ absl::StatusOr<CatalogCommit> StoreImpl::WriteChanges(std::string_view user_stat
   }
   SPILLWAY_RETURN_IF_ERROR(change->RemoveTensors(removed));
   SPILLWAY_RETURN_IF_ERROR(CheckNoPageIsLost());
-  SPILLWAY_ASSIGN_OR_RETURN(CatalogCommit commit, change->FinishCommit(user_state));
+  absl::StatusOr<CatalogCommit> finished = change->FinishCommit(user_state);
+  if (!finished.ok() && change->may_be_durable()) ledger_.CommitInDoubt();
+  SPILLWAY_ASSIGN_OR_RETURN(CatalogCommit commit, std::move(finished));
   space_->files().Flushed();
   // The catalog now counts the pages of packs that were counted here.
   for (const PageKey& key : ledger_.Changed()) {
@@ -101,9 +104,7 @@ absl::Status StoreImpl::CheckFoldersAreThere() const {
 absl::Status StoreImpl::Commit(std::string_view user_state) {
   SPILLWAY_RETURN_IF_ERROR(CheckFoldersAreThere());
   SPILLWAY_RETURN_IF_ERROR(space_->files().Sync());
-  const absl::Status status = WriteChanges(user_state).status();
-  if (!status.ok()) ledger_.CommitInDoubt();
-  return status;
+  return WriteChanges(user_state).status();
 }
 
 // Runs steps 3 and 4.
