@@ -38,6 +38,8 @@ constexpr int kCacheKiB = 16384;
 // what StoreSpace sets aside for the catalog. SQLite's default of 1,000 pages would be four times
 // what is set aside for a small store.
 constexpr int kLogPages = 96;
+// A log of more pages, of which some could not be moved, is announced.
+constexpr int kAnnouncedLogPages = 8 * kLogPages;
 
 constexpr int kMaxDepth = 1 << 20;
 
@@ -81,10 +83,12 @@ absl::Status Catalog::Create(const std::string& path, const CatalogMeta& meta) {
 }
 
 absl::StatusOr<std::unique_ptr<Catalog>> Catalog::Open(const std::string& path,
-                                                       SqliteDatabase::Mode mode) {
+                                                       SqliteDatabase::Mode mode,
+                                                       Announce announce) {
   SPILLWAY_RETURN_IF_ERROR(MakeLogDurable(path));
   SPILLWAY_ASSIGN_OR_RETURN(auto database, SqliteDatabase::Open(path, mode));
   std::unique_ptr<Catalog> catalog(new Catalog(std::move(database)));
+  catalog->announce_ = std::move(announce);
   SPILLWAY_RETURN_IF_ERROR(InternalIsDamage(catalog->CheckIsCatalog()));
   SPILLWAY_RETURN_IF_ERROR(InternalIsDamage(catalog->ReadMeta()));
   SPILLWAY_RETURN_IF_ERROR(catalog->SwitchToWal());
@@ -167,13 +171,28 @@ absl::Status Catalog::SwitchToWal() {
   }
   SPILLWAY_RETURN_IF_ERROR(get.Run());
   SPILLWAY_RETURN_IF_ERROR(database_->Execute("PRAGMA synchronous = FULL"));
-  SPILLWAY_RETURN_IF_ERROR(
-      database_->Execute(absl::StrCat("PRAGMA wal_autocheckpoint = ", kLogPages).c_str()));
+  database_->CheckpointAfterCommits(
+      kLogPages, [this](const SqliteDatabase::Checkpoint& done) { CheckLogIsBounded(done); });
   // A statement that changes many pages, as a restore does, can be undone alone. SQLite would keep
   // what that takes in a file in /var/tmp, which a service often cannot write. In memory it is at
   // most the old catalog pages that the statement changes: about 100 bytes for each tensor page.
   SPILLWAY_RETURN_IF_ERROR(database_->Execute("PRAGMA temp_store = MEMORY"));
   return database_->Execute(absl::StrCat("PRAGMA cache_size = -", kCacheKiB).c_str());
+}
+
+// Announces a log that grows. The state is whole meanwhile: what is not in the file is in the log.
+void Catalog::CheckLogIsBounded(const SqliteDatabase::Checkpoint& checkpoint) {
+  const bool is_held =
+      checkpoint.moved_pages < checkpoint.log_pages && checkpoint.log_pages > kAnnouncedLogPages;
+  if (has_announced_ || !announce_ || (checkpoint.status.ok() && !is_held)) return;
+  has_announced_ = true;
+  announce_(checkpoint.status.ok()
+                ? absl::StrCat("a program that reads ", path(),
+                               " keeps the catalog's log in use, so ", path(),
+                               "-wal grows with each commit (it has ", checkpoint.log_pages,
+                               " pages of 4 KiB): close that program")
+                : absl::StrCat(checkpoint.status.message(), "; commits succeed, but ", path(),
+                               "-wal grows with each: check the device and its free space"));
 }
 
 absl::Status Catalog::PrepareStatements() {

@@ -22,6 +22,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "io/direct_file.h"
 #include "io/store/free_space.h"
 #include "io/store/sqlite.h"
 #include "io/store/store.h"
@@ -69,9 +70,11 @@ class Catalog {
   static absl::Status Create(const std::string& path, const CatalogMeta& meta);
   // Opens a catalog. What a killed process left in its log is durable on return: only then may
   // bytes that the catalog calls free be changed. FailedPrecondition for another format version;
-  // DataLoss for a file that is no catalog.
+  // DataLoss for a file that is no catalog. `announce` is called once if the log's pages cannot be
+  // moved into the file, so that the log grows; it may be empty.
   static absl::StatusOr<std::unique_ptr<Catalog>> Open(
-      const std::string& path, SqliteDatabase::Mode mode = SqliteDatabase::Mode::kExisting);
+      const std::string& path, SqliteDatabase::Mode mode = SqliteDatabase::Mode::kExisting,
+      Announce announce = {});
 
   // Opens a catalog only to read it. `mode` is one of those that change nothing. Errors as for
   // Open.
@@ -116,10 +119,13 @@ class Catalog {
   absl::StatusOr<uint64_t> ReadMetaInteger(std::string_view key);
   absl::Status ReadMeta();
   absl::Status SwitchToWal();
+  void CheckLogIsBounded(const SqliteDatabase::Checkpoint& checkpoint);
   absl::Status PrepareStatements();
 
   std::unique_ptr<SqliteDatabase> database_;
   CatalogMeta meta_;
+  Announce announce_;
+  bool has_announced_ = false;
   std::optional<SqliteStatement> find_tensor_;
   std::optional<SqliteStatement> read_pages_;
 };

@@ -291,6 +291,7 @@ absl::StatusOr<CatalogCommit> CatalogChange::WriteLastCommit(CatalogCommit commi
     SPILLWAY_RETURN_IF_ERROR(Execute("UPDATE last_commit SET revision = ?, used_bytes = ?",
                                      {commit.revision, commit.used_bytes}));
   }
+  may_be_durable_ = true;
   SPILLWAY_RETURN_IF_ERROR(database_.Execute("COMMIT"));
   return commit;
 }

@@ -31,9 +31,9 @@ struct FreedExtent {
 };
 
 // A transaction. It begins in Begin and ends in Finish, FinishCommit or FinishRestore; otherwise
-// the destructor rolls it back. After any error only the destructor may be called. After an error
-// of one of the Finish functions it is unknown whether the change reached the disk: the next
-// opening of the file may find either state, complete. This connection still has the old state.
+// the destructor rolls it back. After any error only may_be_durable and the destructor may be
+// called. This connection still has the old state then. If may_be_durable, it is unknown whether
+// the change reached the disk: the next opening of the file may find either state, complete.
 //
 //   SPILLWAY_ASSIGN_OR_RETURN(auto change, CatalogChange::Begin(catalog, last_commit));
 //   SPILLWAY_RETURN_IF_ERROR(change->PutPage(id, 7, record, /*is_new_tensor=*/false));
@@ -81,6 +81,9 @@ class CatalogChange {
   absl::StatusOr<CatalogCommit> FinishRestore();
 
   const std::vector<FreedExtent>& freed() const { return freed_; }
+  // Whether SQLite was told to commit the transaction. Otherwise the change is on no disk, and
+  // never will be.
+  bool may_be_durable() const { return may_be_durable_; }
 
  private:
   struct Row {
@@ -121,6 +124,7 @@ class CatalogChange {
   std::string restored_state_;
   FreeSpaceChange space_;
   std::vector<FreedExtent> freed_;
+  bool may_be_durable_ = false;
 
   std::optional<SqliteStatement> get_page_;
   std::optional<SqliteStatement> keep_page_;

@@ -151,12 +151,16 @@ absl::StatusOr<SegmentFiles::Segment*> SegmentFiles::Open(uint16_t device, uint3
   if ((found == segments.end() && !create) || IsLost(device, number)) {
     return absl::DataLossError(absl::StrCat("the store has no file ", path));
   }
+  const StoreFolder& folder = (*folders_)[device];
+  SPILLWAY_RETURN_IF_ERROR(folder.CheckIsThere());
   if (found != segments.end() && !found->second.is_measured)
     SPILLWAY_RETURN_IF_ERROR(Measure(device, number, &found->second));
   SPILLWAY_ASSIGN_OR_RETURN(DirectFile file, OpenFor(path, flags));
+  // The folder may have been replaced since the first check, and the file be another store's.
+  SPILLWAY_RETURN_IF_ERROR(folder.CheckIsThere());
   const absl::StatusOr<FileId> id = io_->AddFile(file.fd(), path, device);
   if (!id.ok()) {
-    if (create) ::unlink(path.c_str());
+    if (create) (void)folder.RemoveFile(path);
     return id.status();
   }
   Segment& segment = segments[number];
@@ -209,9 +213,8 @@ void SegmentFiles::Close(Segment* segment) {
 // Removes a file. A file that cannot be removed stays listed, so that its number is not given to
 // another.
 absl::Status SegmentFiles::Remove(uint16_t device, uint32_t number) {
-  const std::string path = Path(device, number);
-  if (lost_.erase({device, number}) == 0 && ::unlink(path.c_str()) != 0)
-    return base::ErrnoToStatus(errno, absl::StrCat("remove ", path));
+  if (lost_.erase({device, number}) == 0)
+    SPILLWAY_RETURN_IF_ERROR((*folders_)[device].RemoveFile(Path(device, number)));
   const auto segment = devices_[device].segments.find(number);
   Close(&segment->second);
   SetFileBytes(&segment->second, 0);

@@ -185,6 +185,27 @@ void SqliteDatabase::RollBack() {
   sqlite3_exec(handle_.get(), "ROLLBACK", nullptr, nullptr, nullptr);
 }
 
+void SqliteDatabase::CheckpointAfterCommits(int least_pages,
+                                            std::function<void(const Checkpoint&)> done) {
+  least_checkpoint_pages_ = least_pages;
+  checkpoint_done_ = std::move(done);
+  const auto committed = [](void* database, sqlite3*, const char*, int log_pages) {
+    static_cast<SqliteDatabase*>(database)->Committed(log_pages);
+    return SQLITE_OK;  // the transaction is durable, whatever became of the checkpoint
+  };
+  sqlite3_wal_hook(handle_.get(), committed, this);
+}
+
+void SqliteDatabase::Committed(int log_pages) {
+  if (log_pages < least_checkpoint_pages_) return;
+  Checkpoint checkpoint;
+  checkpoint.log_pages = log_pages;
+  const int code = sqlite3_wal_checkpoint_v2(handle_.get(), "main", SQLITE_CHECKPOINT_PASSIVE,
+                                             nullptr, &checkpoint.moved_pages);
+  if (code != SQLITE_BUSY) checkpoint.status = ToStatus(code, "move the log's pages into the file");
+  checkpoint_done_(checkpoint);
+}
+
 SqliteStatement& SqliteStatement::Bind(int index, uint64_t value) {
   const int code = sqlite3_bind_int64(handle_.get(), index, static_cast<sqlite3_int64>(value));
   if (bind_code_ == SQLITE_OK) bind_code_ = code;

@@ -11,6 +11,7 @@
 #include <sqlite3.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -50,6 +51,17 @@ class SqliteDatabase {
   // Rolls back the open transaction, if there is one.
   void RollBack();
 
+  // What a checkpoint did, which moves pages of the log into the database file.
+  struct Checkpoint {
+    absl::Status status;  // ok, too, if another process kept it from moving pages
+    int log_pages = 0;    // in the log, moved or not
+    int moved_pages = 0;  // if all were moved, the next transaction starts the log again
+  };
+  // From now on, each transaction that leaves `least_pages` or more in the log is followed by a
+  // checkpoint, and `done` gets its result. It moves no page that a reader's state still needs, and
+  // waits for nobody. SQLite makes the same checkpoints by default, and drops their results.
+  void CheckpointAfterCommits(int least_pages, std::function<void(const Checkpoint&)> done);
+
   const std::string& path() const { return path_; }
   // Maps an SQLite code to a Status; ok for SQLITE_OK, SQLITE_ROW and SQLITE_DONE.
   absl::Status ToStatus(int code, std::string_view what) const;
@@ -64,8 +76,11 @@ class SqliteDatabase {
   // Reserves room for a seal in each page. Call it before the first table is made: pages that exist
   // already have no room.
   absl::Status ReserveSeals();
+  void Committed(int log_pages);
 
   std::string path_;
+  int least_checkpoint_pages_ = 0;
+  std::function<void(const Checkpoint&)> checkpoint_done_;
   std::unique_ptr<sqlite3, Closer> handle_;
 };
 

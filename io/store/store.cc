@@ -44,7 +44,7 @@ StoreImpl::StoreImpl(const StoreOptions& options, OpenedStore opened, IoEngine* 
 // Whether this object made the store and the store holds nothing. A first commit that failed may
 // still have reached the disk, so this reads what the next opening of the catalog would find.
 bool StoreImpl::IsEmpty() {
-  if (!is_new_ || last_commit_) return false;
+  if (!is_new_ || last_commit_ || !folders_[0].CheckIsThere().ok()) return false;
   using Mode = SqliteDatabase::Mode;
   const auto catalog = Catalog::OpenToRead(folders_[0].CatalogPath(), Mode::kReadWithLog);
   if (!catalog.ok()) return false;
@@ -60,7 +60,8 @@ StoreImpl::~StoreImpl() {
   for (StoreFolder& folder : folders_) {
     folder.Undo();
     // An error cannot be reported here. The leftovers of a scratch store are removed by the next
-    // store that is made in these folders.
+    // store that is made in these folders. If another store has taken their place, nothing is
+    // removed.
     (void)folder.RemoveStoreFiles();
   }
 }

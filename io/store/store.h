@@ -114,12 +114,17 @@ struct StoreOptions {
   uint64_t page_bytes = 0;
   // Bound on the first segment files; io/FORMAT.md says how it rises. A multiple of kIoAlignment.
   uint64_t segment_bytes = kDefaultSegmentBytes;
-  // Called for each file that is opened on a file system that refuses O_DIRECT, and for the first
-  // extent that is retired; may be empty.
+  // Called for each file that is opened on a file system that refuses O_DIRECT, for the first
+  // extent that is retired, and when the catalog's log is first found to grow without bound; may be
+  // empty.
   Announce announce;
 };
 
 // Externally synchronised: one caller at a time.
+//
+// If a folder is removed, moved or replaced while the store is open, no file that lies at its path
+// then is opened, changed or removed. Commit, Snapshot, Restore, Drop, Trim, and calls that open or
+// make a segment file are Unavailable.
 class Store {
  public:
   // Opens or makes the store, and reclaims what an earlier run wrote after its last commit. Errors:

@@ -9,8 +9,9 @@
 //      durable when the transaction returns; until then the last commit stands.
 //   3. Write the witness of each folder.
 //   4. Free the extents that neither the new commit nor a snapshot names.
-// If step 2 fails, whoever opens the store next may still find the new commit: extents of both
-// states stay in use until a later commit or restore succeeds.
+// If the transaction fails once SQLite was told to commit it, whoever opens the store next may
+// still find the new commit: extents of both states stay in use until a later commit or restore
+// succeeds.
 //
 // Snapshot: step 2 writes one row, a copy of last_commit; then step 3.
 //
@@ -76,7 +77,9 @@ absl::StatusOr<CatalogCommit> StoreImpl::WriteChanges(std::string_view user_stat
   }
   SPILLWAY_RETURN_IF_ERROR(change->RemoveTensors(removed));
   SPILLWAY_RETURN_IF_ERROR(CheckNoPageIsLost());
-  SPILLWAY_ASSIGN_OR_RETURN(CatalogCommit commit, change->FinishCommit(user_state));
+  absl::StatusOr<CatalogCommit> finished = change->FinishCommit(user_state);
+  if (!finished.ok() && change->may_be_durable()) ledger_.CommitInDoubt();
+  SPILLWAY_ASSIGN_OR_RETURN(CatalogCommit commit, std::move(finished));
   space_->files().Flushed();
   // The catalog now counts the pages of packs that were counted here.
   for (const PageKey& key : ledger_.Changed()) {
@@ -91,12 +94,17 @@ absl::StatusOr<CatalogCommit> StoreImpl::WriteChanges(std::string_view user_stat
   return commit;
 }
 
-absl::Status StoreImpl::Commit(std::string_view user_state) {
+// Checks that what is about to be written would outlast this process. Every call that changes the
+// durable state begins with it.
+absl::Status StoreImpl::CheckFoldersAreThere() const {
   for (const StoreFolder& folder : folders_) SPILLWAY_RETURN_IF_ERROR(folder.CheckIsThere());
+  return absl::OkStatus();
+}
+
+absl::Status StoreImpl::Commit(std::string_view user_state) {
+  SPILLWAY_RETURN_IF_ERROR(CheckFoldersAreThere());
   SPILLWAY_RETURN_IF_ERROR(space_->files().Sync());
-  const absl::Status status = WriteChanges(user_state).status();
-  if (!status.ok()) ledger_.CommitInDoubt();
-  return status;
+  return WriteChanges(user_state).status();
 }
 
 // Runs steps 3 and 4.
@@ -133,6 +141,7 @@ absl::Status StoreImpl::RequireCommit(std::string_view what) const {
 absl::Status StoreImpl::Snapshot(std::string_view label) {
   SPILLWAY_RETURN_IF_ERROR(CheckLabel(label));
   SPILLWAY_RETURN_IF_ERROR(RequireCommit("snapshot"));
+  SPILLWAY_RETURN_IF_ERROR(CheckFoldersAreThere());
   SPILLWAY_ASSIGN_OR_RETURN(auto change, CatalogChange::Begin(catalog_.get(), last_commit_));
   SPILLWAY_RETURN_IF_ERROR(change->AddSnapshot(label));
   SPILLWAY_ASSIGN_OR_RETURN(CatalogCommit commit, change->Finish());
@@ -144,6 +153,7 @@ absl::Status StoreImpl::Snapshot(std::string_view label) {
 absl::Status StoreImpl::Drop(std::string_view label) {
   SPILLWAY_RETURN_IF_ERROR(CheckLabel(label));
   SPILLWAY_RETURN_IF_ERROR(RequireCommit("drop"));
+  SPILLWAY_RETURN_IF_ERROR(CheckFoldersAreThere());
   SPILLWAY_ASSIGN_OR_RETURN(auto change, CatalogChange::Begin(catalog_.get(), last_commit_));
   SPILLWAY_RETURN_IF_ERROR(change->Drop(label));
   SPILLWAY_ASSIGN_OR_RETURN(CatalogCommit commit, change->Finish());
@@ -177,6 +187,7 @@ absl::StatusOr<std::vector<std::optional<uint64_t>>> StoreImpl::MatchTensors() {
 absl::Status StoreImpl::Restore(std::string_view label) {
   SPILLWAY_RETURN_IF_ERROR(CheckLabel(label));
   SPILLWAY_RETURN_IF_ERROR(RequireCommit("restore"));
+  SPILLWAY_RETURN_IF_ERROR(CheckFoldersAreThere());
   SPILLWAY_ASSIGN_OR_RETURN(auto change, CatalogChange::Begin(catalog_.get(), last_commit_));
   SPILLWAY_RETURN_IF_ERROR(change->Restore(label));
   SPILLWAY_ASSIGN_OR_RETURN(const auto ids, MatchTensors());
@@ -201,6 +212,7 @@ absl::Status StoreImpl::Restore(std::string_view label) {
 }
 
 absl::StatusOr<uint64_t> StoreImpl::Trim() {
+  SPILLWAY_RETURN_IF_ERROR(CheckFoldersAreThere());
   SPILLWAY_ASSIGN_OR_RETURN(const uint64_t hole_bytes, space_->MakeHoles());
   SPILLWAY_RETURN_IF_ERROR(space_->CutEnds());
   if (last_commit_) {

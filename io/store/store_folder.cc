@@ -143,11 +143,12 @@ absl::StatusOr<bool> Exists(const std::string& path) {
   return FileErrorToStatus(errno, absl::StrCat("look for ", path));
 }
 
-absl::Status RemoveFile(const std::string& path) {
-  if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
-    return FileErrorToStatus(errno, absl::StrCat("remove ", path));
-  }
-  return absl::OkStatus();
+// Whether the path leads to the file or folder that is open as `fd`.
+bool LeadsTo(const std::string& path, int fd) {
+  struct stat named;
+  struct stat open;
+  return ::stat(path.c_str(), &named) == 0 && ::fstat(fd, &open) == 0 &&
+         named.st_dev == open.st_dev && named.st_ino == open.st_ino;
 }
 
 // Makes `path` and its missing parents; appends each folder that was made to `made`.
@@ -261,7 +262,7 @@ void StoreFolder::CloseLock() {
 StoreFolder::~StoreFolder() {
   if (process_.is_forked()) return;  // the folder and its lock are the parent's
   // The lock file is removed while its lock is held: Lock relies on that.
-  if (!keep_ && made_lock_file_ && lock_fd_ >= 0) ::unlink(File(kLockName).c_str());
+  if (!keep_ && made_lock_file_ && lock_fd_ >= 0) (void)RemoveFile(File(kLockName));
   CloseLock();
   if (folder_fd_ >= 0) ::close(folder_fd_);
   if (keep_) return;
@@ -291,6 +292,9 @@ std::string StoreFolder::HolderOfLock() const {
 }
 
 absl::Status StoreFolder::CheckIsThere() const {
+  if (!is_there()) return absl::OkStatus();
+  if (LeadsTo(path_, folder_fd_) && (lock_fd_ < 0 || LeadsTo(File(kLockName), lock_fd_)))
+    return absl::OkStatus();
   for (const int fd : {folder_fd_, lock_fd_}) {
     struct stat info;
     if (fd < 0 || ::fstat(fd, &info) != 0 || info.st_nlink > 0) continue;
@@ -298,7 +302,10 @@ absl::Status StoreFolder::CheckIsThere() const {
         "the store's files in ", path_,
         " were removed while it was in use, and with them all commits; begin a new store"));
   }
-  return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      path_,
+      " no longer leads to the store that was opened there: its folder or its lock file was moved "
+      "or replaced while it was in use; move it back, or open the store where it is now"));
 }
 
 // Returns the error for a lock that another StoreFolder has.
@@ -318,9 +325,7 @@ absl::Status StoreFolder::InUse() const {
 
 // NotFound if no name leads to the folder that was opened.
 absl::Status StoreFolder::CheckIsNamed() const {
-  struct stat named;
-  if (::stat(path_.c_str(), &named) == 0 && named.st_dev == device_ && named.st_ino == inode_)
-    return absl::OkStatus();
+  if (LeadsTo(path_, folder_fd_)) return absl::OkStatus();
   return absl::NotFoundError(
       absl::StrCat("store folder ", path_, " was removed while it was opened; try again"));
 }
@@ -360,11 +365,7 @@ absl::Status StoreFolder::TakeLock(bool to_read) {
       made_lock_file_ = false;
       return error == EWOULDBLOCK ? InUse() : FileErrorToStatus(error, absl::StrCat("lock ", path));
     }
-    struct stat locked;
-    struct stat named;
-    if (::fstat(lock_fd_, &locked) == 0 && ::stat(path.c_str(), &named) == 0 &&
-        locked.st_ino == named.st_ino)
-      break;
+    if (LeadsTo(path, lock_fd_)) break;
     ::close(std::exchange(lock_fd_, -1));  // the locked file was just removed by its owner
   }
   base::CloseInChildren(lock_fd_);
@@ -491,6 +492,12 @@ absl::Status StoreFolder::CheckFiles() const {
 }
 
 absl::Status StoreFolder::Sync() const { return SyncFd(folder_fd_, path_); }
+
+absl::Status StoreFolder::RemoveFile(const std::string& path) const {
+  SPILLWAY_RETURN_IF_ERROR(CheckIsThere());
+  if (::unlink(path.c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
+  return FileErrorToStatus(errno, absl::StrCat("remove ", path));
+}
 
 absl::Status StoreFolder::RemoveStoreFiles() {
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<uint32_t> segments, ListSegments());

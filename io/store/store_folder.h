@@ -60,8 +60,10 @@ class StoreFolder {
   // the lock file, takes a shared lock, which excludes those that Lock took, and writes nothing. On
   // a read-only file system without a lock file there is nothing to lock. Errors as for Lock.
   absl::Status LockToRead();
-  // Unavailable if the folder or the lock file has been removed meanwhile: what is written here is
-  // then lost when this process ends.
+  // Unavailable if the path no longer leads to the folder that was opened, with the lock file that
+  // was locked: they were removed, moved or replaced. Another store may lie at the path then, so no
+  // file may be made or removed by its path before this check, and none that was opened by its path
+  // may be changed before the check has succeeded after the opening.
   absl::Status CheckIsThere() const;
   // Describes the process that has the lock, or had it last: "process 123".
   std::string HolderOfLock() const;
@@ -90,8 +92,10 @@ class StoreFolder {
   // Makes durable that files were made, renamed or removed here.
   absl::Status Sync() const;
 
+  // Removes a file of the store, if it is there. Errors of CheckIsThere: then it is another's.
+  absl::Status RemoveFile(const std::string& path) const;
   // Removes every file of a store, the identity last. The lock stays held. From here on the lock
-  // file counts as made by this object.
+  // file counts as made by this object. Errors of RemoveFile.
   absl::Status RemoveStoreFiles();
   // Called when the store is open or made: the destructor then removes nothing. Undo reverts that.
   void Keep() { keep_ = true; }

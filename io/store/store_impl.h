@@ -86,6 +86,7 @@ class StoreImpl final : public Store {
 
   std::string Names() const;
   bool IsEmpty();
+  absl::Status CheckFoldersAreThere() const;
   absl::Status CheckPageBytes();
   TensorIndex PutTensor(TensorRecord record, uint64_t id, bool transient, bool committed);
   absl::Status LoadRange(PageKey key);

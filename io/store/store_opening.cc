@@ -256,11 +256,13 @@ absl::Status MakeStore(const StoreOptions& options, Folders& folders) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Catalog>> OpenCatalog(const StoreFolder& folder, bool when_full) {
+absl::StatusOr<std::unique_ptr<Catalog>> OpenCatalog(const StoreFolder& folder,
+                                                     const StoreOptions& options) {
+  using Mode = SqliteDatabase::Mode;
   SPILLWAY_ASSIGN_OR_RETURN(const auto identity, folder.ReadIdentity());
-  auto opened = Catalog::Open(folder.CatalogPath());
-  if (when_full && absl::IsResourceExhausted(opened.status()))
-    opened = Catalog::Open(folder.CatalogPath(), SqliteDatabase::Mode::kAlone);
+  auto opened = Catalog::Open(folder.CatalogPath(), Mode::kExisting, options.announce);
+  if (options.when_full && absl::IsResourceExhausted(opened.status()))
+    opened = Catalog::Open(folder.CatalogPath(), Mode::kAlone, options.announce);
   SPILLWAY_ASSIGN_OR_RETURN(auto catalog, std::move(opened));
   const CatalogMeta& meta = catalog->meta();
   if (!identity || meta.store_id != identity->store_id ||
@@ -330,7 +332,7 @@ absl::StatusOr<OpenedStore> OpenOrMakeStore(const StoreOptions& options) {
     }
     opened.is_new = true;
   }
-  SPILLWAY_ASSIGN_OR_RETURN(opened.catalog, OpenCatalog(opened.folders[0], options.when_full));
+  SPILLWAY_ASSIGN_OR_RETURN(opened.catalog, OpenCatalog(opened.folders[0], options));
   return opened;
 }
 

@@ -48,6 +48,7 @@ absl::Status RemoveBytes(const Orphan& orphan) {
 }  // namespace
 
 absl::Status ReclaimOrphans(StoreView* view, const std::vector<Orphan>& orphans) {
+  for (const StoreFolder& folder : view->folders()) SPILLWAY_RETURN_IF_ERROR(folder.CheckIsThere());
   const std::string catalog_path = view->catalog().path();
   view->CloseCatalog();
   bool any_unnamed = false;

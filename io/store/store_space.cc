@@ -196,6 +196,7 @@ absl::StatusOr<uint64_t> StoreSpace::FreeBytes(uint16_t device) const {
 }
 
 absl::Status StoreSpace::Grow(uint16_t device, uint64_t needed_bytes) {
+  SPILLWAY_RETURN_IF_ERROR((*folders_)[device].CheckIsThere());
   SPILLWAY_ASSIGN_OR_RETURN(const uint64_t free_bytes, FreeBytes(device));
   if (free_bytes < needed_bytes) {
     return absl::ResourceExhaustedError(
@@ -271,6 +272,7 @@ absl::Status StoreSpace::OverBudget(uint64_t size_bytes) const {
 // The error with its advice, if it is one: a limit on open files or on the size of a file has
 // advice of its own (ErrnoToStatus).
 absl::Status StoreSpace::NoRoom(const absl::Status& cause, uint64_t size_bytes) const {
+  if (!absl::IsResourceExhausted(cause)) return cause;  // room is not what is lacking
   const absl::string_view why = cause.message();
   const bool is_full = !extents_.WithinBudget(size_bytes) || absl::StrContains(why, "(ENOSPC)") ||
                        absl::StrContains(why, "(EDQUOT)");

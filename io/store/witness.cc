@@ -36,7 +36,7 @@ int OpenRetrying(const std::string& path, int flags) {
 Witness::Witness(const std::vector<StoreFolder>& folders, std::string store_id)
     : store_id_(std::move(store_id)) {
   for (const StoreFolder& folder : folders)
-    if (folder.is_there()) files_.push_back({folder.WitnessPath()});
+    if (folder.is_there()) files_.push_back({&folder});
 }
 
 Witness::~Witness() {
@@ -73,7 +73,8 @@ std::optional<Witness::Content> Witness::Parse(const std::string& text) {
 }
 
 absl::Status Witness::Check(const std::optional<CatalogCommit>& last) const {
-  for (const File& file : files_) SPILLWAY_RETURN_IF_ERROR(CheckFile(file.path, last));
+  for (const File& file : files_)
+    SPILLWAY_RETURN_IF_ERROR(CheckFile(file.folder->WitnessPath(), last));
   return absl::OkStatus();
 }
 
@@ -118,10 +119,20 @@ absl::Status Witness::CheckFile(const std::string& path,
       advice));
 }
 
+// Opens or makes the folder's file; -1 if that fails, or if the file is another store's, which has
+// taken the folder's place.
+int Witness::Open(const StoreFolder& folder) {
+  if (!folder.CheckIsThere().ok()) return -1;
+  const int fd = OpenRetrying(folder.WitnessPath(), O_RDWR | O_CREAT);
+  if (fd < 0 || folder.CheckIsThere().ok()) return fd;
+  ::close(fd);
+  return -1;
+}
+
 void Witness::Write(const CatalogCommit& last) {
   const std::string text = Format({store_id_, last.number, last.revision, last.digest});
   for (File& file : files_) {
-    if (file.fd < 0) file.fd = OpenRetrying(file.path, O_RDWR | O_CREAT);
+    if (file.fd < 0) file.fd = Open(*file.folder);
     if (file.fd < 0) continue;
     ssize_t written;
     do {

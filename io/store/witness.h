@@ -22,7 +22,7 @@
 
 namespace spillway::io {
 
-// The files of one store. Externally synchronised.
+// The files of one store, whose folders must outlive it. Externally synchronised.
 class Witness {
  public:
   Witness(const std::vector<StoreFolder>& folders, std::string store_id);
@@ -47,10 +47,11 @@ class Witness {
   };
   static std::string Format(const Content& content);
   static std::optional<Content> Parse(const std::string& text);
+  static int Open(const StoreFolder& folder);
   absl::Status CheckFile(const std::string& path, const std::optional<CatalogCommit>& last) const;
 
   struct File {
-    std::string path;
+    const StoreFolder* folder = nullptr;
     int fd = -1;  // open from the first Write on
   };
   std::vector<File> files_;

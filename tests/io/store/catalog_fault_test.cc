@@ -5,17 +5,20 @@
 // detected before it is used.
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <iostream>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "io/store/sqlite.h"
 #include "io/store/sqlite_vfs.h"
 #include "io/store/store_check.h"
 #include "io/store/store_view.h"
@@ -234,6 +237,80 @@ TEST(CatalogFault, ALostWriteToTheDatabaseFileIsFoundByTheCheck) {
   std::cout << "told by the run " << times[0] << ", by opening " << times[1]
             << ", by the check alone " << times[2] << ", by nobody " << times[3] << "\n";
   EXPECT_GT(times[static_cast<int>(Told::kByTheCheckAlone)], 0);
+}
+
+// --- A log whose pages cannot be moved into the database file ---
+
+class CatalogLogTest : public StoreTest {
+ protected:
+  CatalogLogTest() {
+    SetSqliteHook([this](const SqliteCall& call) {
+      const bool is_checkpoint = call.op == Op::kWrite && call.path.ends_with(".sqlite");
+      return checkpoints_fail_ && is_checkpoint ? EIO : 0;
+    });
+    MakeStore(Options());
+    StoreOptions options = Options();
+    options.announce = [this](std::string_view what) { announced_.emplace_back(what); };
+    store_ = Open(options);
+  }
+  ~CatalogLogTest() override {
+    store_.reset();
+    SetSqliteHook({});
+  }
+  // Commits with user states of 100 pages each, so that the log gets 100 to 250.
+  void Commit(int times) {
+    for (int i = 0; i < times; ++i) {
+      user_state_ = std::string(400'000, static_cast<char>('a' + num_commits_++ % 26));
+      ASSERT_TRUE(WritePage(*store_, io_, **store_->FindTensor("w"), 0, num_commits_).ok());
+      ASSERT_TRUE(store_->Commit(user_state_).ok());
+    }
+  }
+  uint64_t LogBytes() { return std::filesystem::file_size(catalog_ + "-wal"); }
+
+  const std::string catalog_ = Options().folders[0] + "/spillway-catalog.sqlite";
+  bool checkpoints_fail_ = false;
+  std::vector<std::string> announced_;
+  std::unique_ptr<Store> store_;
+  std::string user_state_;
+  uint64_t num_commits_ = 1;
+};
+
+TEST_F(CatalogLogTest, IsStartedAgainAfterACommitOfManyPages) {
+  Commit(1);
+  const uint64_t bytes = LogBytes();
+  Commit(10);
+  EXPECT_LT(LogBytes(), 2 * bytes);
+  EXPECT_THAT(announced_, ::testing::IsEmpty());
+}
+
+TEST_F(CatalogLogTest, AFileThatCannotBeWrittenIsAnnouncedOnceAndNothingIsLost) {
+  checkpoints_fail_ = true;
+  Commit(10);
+  EXPECT_THAT(announced_, ::testing::ElementsAre(::testing::AllOf(
+                              ::testing::HasSubstr("(EIO)"), ::testing::HasSubstr(catalog_),
+                              ::testing::HasSubstr("commits succeed"))));
+  store_.reset();
+  checkpoints_fail_ = false;
+  store_ = Open(Options());
+  EXPECT_EQ(store_->UserState(), user_state_);
+  EXPECT_TRUE(PageIs(*store_, io_, **store_->FindTensor("w"), 0, num_commits_));
+}
+
+TEST_F(CatalogLogTest, AReaderInTheWayIsAnnouncedOnceAndTheLogIsStartedAgainAfterIt) {
+  auto reader = SqliteDatabase::Open(catalog_, SqliteDatabase::Mode::kReadShared);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  ASSERT_TRUE((*reader)->Execute("SELECT * FROM last_commit").ok());
+  Commit(2);
+  EXPECT_THAT(announced_, ::testing::IsEmpty()) << "the log is still short";
+  Commit(10);
+  EXPECT_THAT(announced_, ::testing::ElementsAre(::testing::AllOf(
+                              ::testing::HasSubstr("a program that reads " + catalog_),
+                              ::testing::HasSubstr("close that program"))));
+  reader->reset();
+  Commit(1);  // moves all pages, so that the next one starts the log again
+  const uint64_t bytes = LogBytes();
+  Commit(10);
+  EXPECT_EQ(LogBytes(), bytes);
 }
 
 }  // namespace

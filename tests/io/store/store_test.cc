@@ -218,6 +218,31 @@ TEST_F(StoreTest, BudgetIsHardAndSaysWhatIsInUse) {
   EXPECT_TRUE(WritePage(*store, io_, tensor, 3, 2).ok());
 }
 
+TEST_F(StoreTest, ACommitThatNeverBeganTakesNoRoom) {
+  bool reads_fail = false;
+  SetSqliteHook([&](const SqliteCall& call) {
+    return reads_fail && call.op == SqliteCall::Op::kRead ? EIO : 0;
+  });
+  MakeStore(Options());
+  StoreOptions options = Options();
+  options.max_bytes = 8 * kTestPageBytes;  // room for the last commit and for the next one
+  auto store = Open(options);
+  const TensorIndex tensor = **store->FindTensor("w");
+  for (uint64_t page = 0; page < 4; ++page)
+    ASSERT_TRUE(WritePage(*store, io_, tensor, page, 2).ok());
+  reads_fail = true;
+  EXPECT_FALSE(store->Commit("two").ok());
+  reads_fail = false;
+  // A copy that the failed commit would have had is freed when its page is forgotten or rewritten.
+  store->Forget(tensor, 3);
+  for (uint64_t page = 0; page < 3; ++page)
+    EXPECT_TRUE(WritePage(*store, io_, tensor, page, 3).ok());
+  EXPECT_TRUE(WritePage(*store, io_, tensor, 3, 3).ok());
+  EXPECT_TRUE(store->Commit("three").ok());
+  store.reset();
+  SetSqliteHook({});
+}
+
 TEST_F(StoreTest, ABudgetBelowWhatIsCommittedStillOpens) {
   MakeStore(Options());
   StoreOptions options = Options();
