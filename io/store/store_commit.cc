@@ -31,6 +31,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "io/store/store_impl.h"
@@ -49,10 +50,10 @@ absl::Status CheckLabel(std::string_view label) {
                                 c == '_' || c == '-';
                        });
   if (is_good) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("a snapshot's label is '", std::string(label.substr(0, kMaxLabelBytes)),
-                   "', of ", label.size(), " bytes; it must have 1 to ", kMaxLabelBytes,
-                   " letters, digits, dots, underscores and hyphens"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "a snapshot's label is '", absl::CHexEscape(std::string(label.substr(0, kMaxLabelBytes))),
+      "', of ", label.size(), " bytes; it must have 1 to ", kMaxLabelBytes,
+      " letters, digits, dots, underscores and hyphens"));
 }
 
 }  // namespace

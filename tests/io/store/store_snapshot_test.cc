@@ -120,8 +120,11 @@ TEST_F(StoreSnapshotTest, NamesTheLastCommitAndRefusesWhatCannotBe) {
   const TensorIndex tensor = *store->AddTensor({"w", "{}", 4}, false);
   ASSERT_TRUE(WritePage(*store, io_, tensor, 0, 1).ok());
   ASSERT_TRUE(store->Commit("one").ok());
-  for (const std::string label : {"", "a b", "a/b", "é", "a\n"})
-    EXPECT_TRUE(absl::IsInvalidArgument(store->Snapshot(label))) << label;
+  for (const std::string label : {"", "a b", "a/b", "é", "a\n"}) {
+    const absl::Status status = store->Snapshot(label);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << label;
+    EXPECT_EQ(status.message().find('\n'), absl::string_view::npos) << status;
+  }
   EXPECT_TRUE(absl::IsInvalidArgument(store->Snapshot(std::string(129, 'a'))));
   EXPECT_TRUE(store->Snapshot(std::string(128, 'a')).ok());
   EXPECT_TRUE(store->Snapshot("step-10.best_1").ok());
