@@ -174,3 +174,23 @@ class ImportFolderTest(ToolTest):
 
 if __name__ == "__main__":
     unittest.main()
+    def test_the_head_of_a_tied_model_must_be_a_copy(self):
+        tensors = model_tensors()
+        embedding = tensors["model.embed_tokens.weight"].astype("f2")
+        tensors["model.embed_tokens.weight"] = embedding
+        copies = {dtype: embedding.astype(dtype) for dtype in ("f2", "f4", "f8")}
+        for dtype, head in copies.items():
+            with self.subTest(dtype):
+                write_folder(self.folder / "in", {**tensors, "lm_head.weight": head})
+                self.run_import("--force")
+                self.assert_tensors(tensors)
+        differing = copies["f4"].copy()
+        differing[-1, -1] += 1
+        for head in (differing, copies["f2"][:-1]):
+            write_folder(self.folder / "in", {**tensors, "lm_head.weight": head.copy()})
+            message = (
+                "tie_word_embeddings is true but lm_head.weight differs from"
+                " model.embed_tokens.weight; set it to false"
+            )
+            self.assertIn(message, self.run_import("--force", expect=1).stderr)
+
