@@ -53,6 +53,7 @@ _UNSUPPORTED_KEYS = {
     "rope.scale_linear": (0, 1),
     "expert_count": (0,),
     "expert_used_count": (0,),
+    "attention.causal": (True,),
     "attention.sliding_window": (0,),
     "attention.scale": (0,),
     "logit_scale": (0,),
