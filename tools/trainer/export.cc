@@ -213,13 +213,15 @@ absl::Status WriteWeights(const std::vector<ParameterShape>& parameters,
   return writer->Finish();
 }
 
-// Returns the configuration with the element type of the exported weights, under the key that it
-// already uses.
+// Returns the configuration with the element type of the exported weights, under the keys that it
+// already uses. Older versions of transformers write torch_dtype, newer ones dtype.
 std::string ConfigForFp32(const std::string& config_json) {
   using Json = nlohmann::ordered_json;
   Json config = Json::parse(config_json, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object()) return config_json;
-  config[config.contains("dtype") ? "dtype" : "torch_dtype"] = "float32";
+  if (config.contains("dtype")) config["dtype"] = "float32";
+  if (config.contains("torch_dtype") || !config.contains("dtype"))
+    config["torch_dtype"] = "float32";
   return config.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
