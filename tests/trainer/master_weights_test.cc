@@ -147,6 +147,18 @@ TEST_F(Export, WritesWeightsConfigAndTokenizer) {
   EXPECT_EQ(std::distance(begin(entries), end(entries)), 1) << "no partial folder is left";
 }
 
+TEST_F(Export, CopiesTheChatTemplatesThatHaveAFolderOfTheirOwn) {
+  std::filesystem::create_directory(model_ / "additional_chat_templates");
+  WriteFile(model_ / "additional_chat_templates/tools.jinja", "{{ tools }}");
+  WriteFile(model_ / "additional_chat_templates/notes.txt", "no template");
+  WriteFile(model_ / "chat_template.json", "{}");
+  const std::string folder = out_ / "saved";
+  ASSERT_TRUE(ExportTo(folder).ok());
+  EXPECT_EQ(ReadFile(folder + "/chat_template.json"), "{}");
+  EXPECT_EQ(ReadFile(folder + "/additional_chat_templates/tools.jinja"), "{{ tools }}");
+  EXPECT_FALSE(std::filesystem::exists(folder + "/additional_chat_templates/notes.txt"));
+}
+
 TEST_F(Export, TheConfigNamesTheTypeUnderEachKeyThatItHas) {
   const std::string old_key = R"("torch_dtype": )";
   const std::string new_key = R"("dtype": )";
