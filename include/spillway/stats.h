@@ -62,8 +62,10 @@ struct EngineStats {
   Traffic pinned;                            // between pinned memory and the device
   std::array<Traffic, kNumRoles> role_nvme;  // by Role; their sum is `nvme`
 
-  std::array<Occupancy, kNumTiers> tiers;                              // by Tier
-  std::array<std::array<Occupancy, kNumTiers>, kNumRoles> role_tiers;  // by Role, then Tier
+  std::array<Occupancy, kNumTiers> tiers;  // by Tier
+  // By Role, then Tier. On NVMe a tile counts as a frame of its own here, although the store puts
+  // small tiles together and `tiers` has the store's own room: the roles may add up to more.
+  std::array<std::array<Occupancy, kNumTiers>, kNumRoles> role_tiers;
 
   uint64_t acquires = 0;         // leases granted
   uint64_t acquire_waits = 0;    // waits of callers for a lease, and of commits for their writes

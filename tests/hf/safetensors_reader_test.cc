@@ -92,14 +92,15 @@ TEST(SafetensorsFile, AHeaderAboveTheLimitIsAnErrorHoweverLargeTheFile) {
   EXPECT_THAT(SafetensorsFile::Open(path), IsInvalid("at most 100000000 are possible"));
 }
 
-TEST(SafetensorsFile, AFileThatShrinksWhileOpenIsDataLoss) {
+TEST(SafetensorsFile, AFileThatShrinksWhileOpenIsAnError) {
   const TempFolder folder;
   const std::string path = WriteFile(folder / "m", ValidSafetensors());
   const auto file = SafetensorsFile::Open(path);
   ASSERT_THAT(file, IsOk());
   std::filesystem::resize_file(path, 200);
   std::vector<float> a(6);
-  EXPECT_THAT((*file)->Read("a", 0, a), IsError(absl::StatusCode::kDataLoss, "bytes early"));
+  EXPECT_THAT((*file)->Read("a", 0, a),
+              IsError(absl::StatusCode::kFailedPrecondition, "bytes early"));
 }
 
 TEST(SafetensorsFile, AMissingFileAFolderAndAPipeAreNamed) {

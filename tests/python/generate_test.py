@@ -15,7 +15,8 @@ from tool_testing import write_folder
 _STAND_IN = """#!{python}
 import json, pathlib, sys
 pathlib.Path({record!r}).write_text(json.dumps(sys.argv[1:]))
-tokens = [int(t) for t in sys.argv[sys.argv.index("--tokens") + 1].split(",")]
+prompt = pathlib.Path(sys.argv[sys.argv.index("--tokens-file") + 1])
+tokens = [int(t) for t in prompt.read_text().split(",")]
 print(json.dumps({{"v": 1, "tokens": tokens[::-1]}}))
 """
 
@@ -45,8 +46,9 @@ class GenerateTest(ToolTest):
         ids = tokenizer.encode("the an").ids
         self.assertEqual(finished.stdout, tokenizer.decode(ids + ids[::-1]) + "\n")
         arguments = json.loads(self.record.read_text())
+        self.assertRegex(arguments.pop(4), r"/proc/self/fd/[0-9]+")
         expected = ["generate", "--model", str(self.folder / "model")]
-        expected += ["--tokens", ",".join(map(str, ids)), "--max-tokens", "5"]
+        expected += ["--tokens-file", "--max-tokens", "5"]
         expected += ["--temperature", "0.0", "--seed", "0", "--json"]
         self.assertEqual(arguments, expected)
 
@@ -56,6 +58,12 @@ class GenerateTest(ToolTest):
         ids = Tokenizer.from_str(tokenizer_json()).encode("the an").ids
         self.assertEqual(answer["prompt_tokens"], [1, *ids])
         self.assertNotIn("<|im_start|>", answer["text"])
+
+    def test_a_prompt_may_have_more_ids_than_an_argument_holds(self):
+        finished = self.run_generate("--prompt", "~ " * 60_000, "--json")
+        answer = json.loads(finished.stdout)
+        self.assertGreater(len(",".join(map(str, answer["prompt_tokens"]))), 128 << 10)
+        self.assertEqual(answer["tokens"], answer["prompt_tokens"][::-1])
 
     def test_json_and_further_arguments(self):
         finished = self.run_generate("--prompt", "é", "--json", "--", "--device-bytes", "48MiB")

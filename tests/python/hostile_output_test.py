@@ -2,6 +2,7 @@
 """Tests imports into folders that cannot be written, change meanwhile or hold other files."""
 
 import os
+import shutil
 import tempfile
 import unittest
 from pathlib import Path
@@ -27,13 +28,17 @@ class HostileOutputTest(MachineTest):
         super().setUp()
         for name in ("tokenizer_config.json", "generation_config.json"):
             (self.source / name).write_text("{}")
+        (self.source / "additional_chat_templates").mkdir()
+        (self.source / "additional_chat_templates/tools.jinja").write_text("{{ tools }}")
 
     def run_import(self, *options, expect=0, out=None):
         out = out or self.out
         return self.run_tool("import_command", self.source, out, *options, expect=expect)
 
     def contents(self):
-        return {file.name: file.read_bytes() for file in self.out.iterdir()}
+        """Returns the bytes of each file of the output by its path there."""
+        files = (path for path in self.out.rglob("*") if path.is_file())
+        return {str(file.relative_to(self.out)): file.read_bytes() for file in files}
 
     def test_an_output_on_another_file_system(self):
         holder = tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
@@ -43,7 +48,7 @@ class HostileOutputTest(MachineTest):
         self.out.symlink_to(holder.name)
         self.run_import()
         self.run_import("--force")
-        self.assertEqual(len(os.listdir(holder.name)), 5)
+        self.assertEqual(len(os.listdir(holder.name)), 6)
         self.assert_nothing_left("in", "out")
 
     def test_an_output_whose_parent_cannot_be_written(self):
@@ -60,13 +65,13 @@ class HostileOutputTest(MachineTest):
         change = "import errno\ndef link(*_): raise PermissionError(errno.EPERM, 'no')\n"
         change += "os.link = link"
         self.run_changed(change, 0)
-        self.assertEqual(len(self.contents()), 5)
+        self.assertEqual(len(self.contents()), 6)
 
     def test_a_failure_takes_back_what_was_in_place(self):
         self.out.mkdir()
         (self.out / "notes.txt").write_text("mine")
         told = self.run_changed(_FAILING_MOVE, 1).stderr
-        self.assertIn(f"{self.out}/model.safetensors: cannot be put in place: No space left", told)
+        self.assertIn(f"{self.out}/generation_config.json: cannot be put in place: No space left", told)
         self.assertNotIn(".partial", told)
         self.assertEqual(self.contents(), {"notes.txt": b"mine"})
 
@@ -86,6 +91,7 @@ class HostileOutputTest(MachineTest):
         (self.source / "generation_config.json").unlink()
         self.run_import("--force")
         expected = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+        expected.add("additional_chat_templates/tools.jinja")
         self.assertEqual(set(self.contents()), expected | set(mine))
         self.assertEqual({name: self.contents()[name] for name in mine}, mine)
 
@@ -106,10 +112,8 @@ class HostileOutputTest(MachineTest):
             change += "  open(sys.argv[2] + '/notes', 'w').close()\n"
             change += "importer._check_weights = make"
             self.run_changed(begin + change, 0)
-            self.assertEqual(len(self.contents()), 6)
-            for file in self.out.iterdir():
-                file.unlink()
-            self.out.rmdir()
+            self.assertEqual(len(self.contents()), 7)
+            shutil.rmtree(self.out)
 
     def test_folders_made_for_an_import_that_fails_go(self):
         (self.source / "config.json").write_text("{}")

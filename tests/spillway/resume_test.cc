@@ -21,6 +21,7 @@ namespace spillway::test {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr int64_t kSteps = 12;
 // More steps than any test runs.
@@ -217,6 +218,30 @@ TEST(Resume, OfARunWhoseStoreIsNotThereLeavesItsLogAlone) {
   const Ended resumed = RunCommand(resume);
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
   EXPECT_EQ(training.NumbersOf(resumed.json()), Uncut());
+}
+
+TEST(Resume, ALogThatEndsBeforeTheCommitIsTold) {
+  const Training training;
+  const Arguments arguments = training.TrainInStore(kSteps) + Flags() + Arguments{"--resume"};
+  const auto gap = [&](int step, int commit) {
+    return "note: --log-json " + training.log() + " ends at step " + std::to_string(step) +
+           " and the run goes on after " + std::to_string(commit) +
+           "; the steps between are missing";
+  };
+  ASSERT_EQ(RunCommand(WithSteps(arguments, 5)).exit_code, 0);
+  const Ended whole = RunCommand(WithSteps(arguments, 6));
+  ASSERT_EQ(whole.exit_code, 0) << whole.err;
+  EXPECT_THAT(whole.err, Not(HasSubstr("are missing")));
+  std::string log = ReadFile(training.log());
+  for (int lines = 0; lines < 2; ++lines) log.resize(log.rfind('\n', log.size() - 2) + 1);
+  WriteFile(training.log(), log);
+  const Ended cut = RunCommand(WithSteps(arguments, 7));
+  ASSERT_EQ(cut.exit_code, 0) << cut.err;
+  EXPECT_THAT(cut.err, HasSubstr(gap(4, 6)));
+  std::filesystem::remove(training.log());  // a new log has no gap in it
+  const Ended anew = RunCommand(WithSteps(arguments, 8));
+  ASSERT_EQ(anew.exit_code, 0) << anew.err;
+  EXPECT_THAT(anew.err, Not(HasSubstr("are missing")));
 }
 
 TEST(Resume, BudgetsAndTheNumberOfStepsMayChange) {

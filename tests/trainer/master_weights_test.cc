@@ -15,6 +15,7 @@
 #include <iterator>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -121,9 +122,10 @@ class Export : public ::testing::Test {
   }
   absl::Status ExportTo(const std::string& folder) {
     return ExportWeights({{"w", {6, 4}}, {"v", {3, 4}}}, MasterWeights(&engine_, parameters_),
-                         kConfig, model_.path(), folder);
+                         config_, model_.path(), folder);
   }
 
+  std::string config_ = kConfig;
   TempFolder model_;
   TempFolder out_;
   HeapEngine engine_;
@@ -143,6 +145,35 @@ TEST_F(Export, WritesWeightsConfigAndTokenizer) {
   EXPECT_EQ(ReadFile(folder + "tokenizer.json"), "{\"tokenizer\": 1}");
   const auto entries = std::filesystem::directory_iterator(out_ / "deep");
   EXPECT_EQ(std::distance(begin(entries), end(entries)), 1) << "no partial folder is left";
+}
+
+TEST_F(Export, CopiesTheChatTemplatesThatHaveAFolderOfTheirOwn) {
+  std::filesystem::create_directory(model_ / "additional_chat_templates");
+  WriteFile(model_ / "additional_chat_templates/tools.jinja", "{{ tools }}");
+  WriteFile(model_ / "additional_chat_templates/notes.txt", "no template");
+  WriteFile(model_ / "chat_template.json", "{}");
+  const std::string folder = out_ / "saved";
+  ASSERT_TRUE(ExportTo(folder).ok());
+  EXPECT_EQ(ReadFile(folder + "/chat_template.json"), "{}");
+  EXPECT_EQ(ReadFile(folder + "/additional_chat_templates/tools.jinja"), "{{ tools }}");
+  EXPECT_FALSE(std::filesystem::exists(folder + "/additional_chat_templates/notes.txt"));
+}
+
+TEST_F(Export, TheConfigNamesTheTypeUnderEachKeyThatItHas) {
+  const std::string old_key = R"("torch_dtype": )";
+  const std::string new_key = R"("dtype": )";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"", old_key + "\"float32\""},
+      {old_key + "\"bfloat16\"", old_key + "\"float32\""},
+      {new_key + "\"bfloat16\"", new_key + "\"float32\""},
+      {new_key + "\"bfloat16\", " + old_key + "\"float16\"",
+       new_key + "\"float32\",\n  " + old_key + "\"float32\""}};
+  for (const auto& [given, expected] : cases) {
+    config_ = "{" + given + "}";
+    const std::string folder = out_ / std::to_string(given.size());
+    ASSERT_TRUE(ExportTo(folder).ok());
+    EXPECT_EQ(ReadFile(folder + "/config.json"), "{\n  " + expected + "\n}\n");
+  }
 }
 
 TEST_F(Export, OverwritesNothing) {

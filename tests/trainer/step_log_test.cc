@@ -6,7 +6,9 @@
 #include "tools/trainer/metrics/step_log.h"
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -170,6 +172,20 @@ TEST(StepLog, ContinueCutsTheStepsThatWillBeDoneAgain) {
       EXPECT_EQ(ReadFile(path), expected) << "after step " << kept << " with '" << torn << "'";
     }
   }
+}
+
+TEST(StepLog, ContinueKnowsTheStepAtWhichTheLogEnds) {
+  const TempFolder folder;
+  const std::string path = folder / "log.jsonl";
+  for (const auto& [text, expected] : {std::pair(Line(3) + Line(4), std::optional<int64_t>(4)),
+                                       {Line(3) + Line(4) + Line(9) + "{", 4},
+                                       {Line(1) + "notes\n", std::nullopt},
+                                       {Line(9), std::nullopt},
+                                       {"", std::nullopt}}) {
+    WriteFile(path, text);
+    EXPECT_EQ(Continue(path, 7)->continued_after(), expected) << text;
+  }
+  EXPECT_EQ(Begin(path)->continued_after(), std::nullopt);
 }
 
 TEST(StepLog, ContinueLeavesWhatIsNotItsOwn) {

@@ -102,10 +102,24 @@ TEST_F(FolderWeights, ATypeOfTheFileIsEscapedAndCutOff) {
   EXPECT_LT(message.size(), 1000U);
 }
 
-TEST_F(FolderWeights, TheHeadOfATiedEmbeddingIsNoSurprise) {
+TEST_F(FolderWeights, TheHeadOfATiedEmbeddingMayBeItsCopyAndNothingElse) {
+  ASSERT_EQ(tensors_[0].name, "model.embed_tokens.weight");
   tensors_.push_back({"lm_head.weight", hf::TensorDType::kF32, {53, 24}});
-  values_.resize(values_.size() + 53 * 24);
-  EXPECT_TRUE(WriteAndOpen().ok());
+  const std::vector<float> embedding(values_.begin(), values_.begin() + 53 * 24);
+  values_.insert(values_.end(), embedding.begin(), embedding.end());
+  ASSERT_TRUE(WriteAndOpen().ok());
+  EXPECT_TRUE(CheckFinite(SmallConfig(), *OpenFolderWeights(folder_.path(), SmallConfig())).ok());
+  values_.back() += 1;
+  ASSERT_TRUE(WriteAndOpen().ok()) << "opening reads no values";
+  const absl::Status status =
+      CheckFinite(SmallConfig(), *OpenFolderWeights(folder_.path(), SmallConfig()));
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("tie_word_embeddings is true but lm_head.weight differs from "
+                        "model.embed_tokens.weight; set it to false"));
+  tensors_.back().shape = {24, 53};
+  EXPECT_THAT(std::string(WriteAndOpen().message()),
+              HasSubstr("lm_head.weight has the shape [24, 53]"));
 }
 
 TEST_F(FolderWeights, AMissingTensorIsNamed) {

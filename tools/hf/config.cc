@@ -77,6 +77,12 @@ class ConfigReader {
     return on ? Error(key, "only false is supported") : absl::OkStatus();
   }
 
+  // For a feature that is always on: an error if it is off.
+  absl::Status MustBeTrue(const char* key) const {
+    SPILLWAY_HF_ASSIGN_OR_RETURN(const bool on, Bool(key, true));
+    return on ? absl::OkStatus() : Error(key, "only true is supported");
+  }
+
   absl::Status MustBeNumber(const char* key, double only) const {
     const json* value = Find(key);
     if (value == nullptr || (value->is_number() && value->get<double>() == only))
@@ -109,6 +115,7 @@ absl::Status CheckArchitecture(const ConfigReader& config) {
   for (const char* key : {"attention_bias", "mlp_bias", "rope_interleaved"}) {
     SPILLWAY_HF_RETURN_IF_ERROR(config.MustBeFalse(key));
   }
+  SPILLWAY_HF_RETURN_IF_ERROR(config.MustBeTrue("is_causal"));
   SPILLWAY_HF_RETURN_IF_ERROR(config.MustBeNumber("attention_dropout", 0));
   SPILLWAY_HF_RETURN_IF_ERROR(config.MustBeNumber("partial_rotary_factor", 1));
   if (config.Find("quantization_config") != nullptr) {
@@ -117,8 +124,9 @@ absl::Status CheckArchitecture(const ConfigReader& config) {
   return absl::OkStatus();
 }
 
-// The kind of `rope_scaling` has the key "rope_type", in older files "type".
-absl::Status CheckRopeScaling(const ConfigReader& config, const std::string& origin) {
+// The kind of `rope_scaling` has the key "rope_type", in older files "type". New versions of
+// transformers take further keys of rope from it, which must agree with `theta`, the model's.
+absl::Status CheckRopeScaling(const ConfigReader& config, const std::string& origin, double theta) {
   const json* scaling = config.Find("rope_scaling");
   if (scaling == nullptr) return absl::OkStatus();
   if (!scaling->is_object()) return config.Error("rope_scaling", "null or an object is expected");
@@ -127,11 +135,17 @@ absl::Status CheckRopeScaling(const ConfigReader& config, const std::string& ori
   if (reader.Find(key) == nullptr)
     return config.Error("rope_scaling", "only \"rope_type\": \"default\" is supported");
   SPILLWAY_HF_RETURN_IF_ERROR(reader.MustBeString("rope_type", "default"));
-  return reader.MustBeString("type", "default");
+  SPILLWAY_HF_RETURN_IF_ERROR(reader.MustBeString("type", "default"));
+  SPILLWAY_HF_RETURN_IF_ERROR(reader.MustBeNumber("partial_rotary_factor", 1));
+  SPILLWAY_HF_ASSIGN_OR_RETURN(const double scaled, reader.Positive("rope_theta", theta));
+  if (scaled != theta) {
+    return reader.Error("rope_theta",
+                        absl::StrCat("the model's rope_theta is ", theta, "; the two must agree"));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<double> RopeTheta(const ConfigReader& config, const std::string& origin) {
-  SPILLWAY_HF_RETURN_IF_ERROR(CheckRopeScaling(config, origin));
   SPILLWAY_HF_ASSIGN_OR_RETURN(const double theta,
                                config.Positive("rope_theta", ModelConfig().rope_theta));
   const json* parameters = config.Find("rope_parameters");
@@ -223,6 +237,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& text, const std:
                                config.Positive("rms_norm_eps", model.rms_norm_eps));
   if (model.rms_norm_eps >= 1) return config.Error("rms_norm_eps", "a number below 1 is expected");
   SPILLWAY_HF_ASSIGN_OR_RETURN(model.rope_theta, RopeTheta(config, origin));
+  SPILLWAY_HF_RETURN_IF_ERROR(CheckRopeScaling(config, origin, model.rope_theta));
   SPILLWAY_HF_ASSIGN_OR_RETURN(model.tie_word_embeddings,
                                config.Bool("tie_word_embeddings", false));
   SPILLWAY_HF_ASSIGN_OR_RETURN(model.eos_token_ids, EosTokenIds(config, model.vocab_size));

@@ -99,9 +99,9 @@ absl::Status File::ReadAt(uint64_t offset, std::span<std::byte> out) const {
       return FileError(errno, absl::StrCat("cannot be read at byte ", offset), path_);
     }
     if (count == 0) {
-      return absl::DataLossError(absl::StrCat(path_, ": ends at byte ", offset, ", ", out.size(),
-                                              " bytes early; it had ", size_bytes_,
-                                              " bytes when it was opened"));
+      return absl::FailedPreconditionError(absl::StrCat(path_, ": ends at byte ", offset, ", ",
+                                                        out.size(), " bytes early; it had ",
+                                                        size_bytes_, " bytes when it was opened"));
     }
     out = out.subspan(static_cast<size_t>(count));
     offset += static_cast<uint64_t>(count);

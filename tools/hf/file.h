@@ -30,8 +30,8 @@ class File {
   const std::string& path() const { return path_; }
   uint64_t size_bytes() const { return size_bytes_; }
 
-  // Fills `out` from `offset`, resuming short reads. DataLoss if the file ends first, because it
-  // has shrunk since Open.
+  // Fills `out` from `offset`, resuming short reads. FailedPrecondition if the file ends first,
+  // because it has shrunk since Open. (DataLoss is an error of a store.)
   absl::Status ReadAt(uint64_t offset, std::span<std::byte> out) const;
 
  private:

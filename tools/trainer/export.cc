@@ -45,12 +45,15 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxTokenizerFileBytes = uint64_t{1} << 30;
 
-// The files that transformers and tokenizers read beside the weights.
+// The files that transformers and tokenizers read beside the weights, and a folder of further chat
+// templates. spillway-import copies the same (spillway_tools/hugging_face_folder.py).
 constexpr const char* kCopiedFiles[] = {
-    "tokenizer.json",    "tokenizer_config.json",  "special_tokens_map.json",
-    "added_tokens.json", "tokenizer.model",        "vocab.json",
-    "merges.txt",        "generation_config.json", "chat_template.jinja",
+    "tokenizer.json",     "tokenizer_config.json",  "special_tokens_map.json",
+    "added_tokens.json",  "tokenizer.model",        "vocab.json",
+    "merges.txt",         "generation_config.json", "chat_template.jinja",
+    "chat_template.json",
 };
+constexpr char kTemplatesFolder[] = "/additional_chat_templates";
 
 absl::Status SystemError(int error, const std::string& operation, const std::string& path) {
   const std::string message = absl::StrFormat("%s %s: %s", operation, path, std::strerror(error));
@@ -213,25 +216,44 @@ absl::Status WriteWeights(const std::vector<ParameterShape>& parameters,
   return writer->Finish();
 }
 
-// Returns the configuration with the element type of the exported weights, under the key that it
-// already uses.
+// Returns the configuration with the element type of the exported weights, under the keys that it
+// already uses. Older versions of transformers write torch_dtype, newer ones dtype.
 std::string ConfigForFp32(const std::string& config_json) {
   using Json = nlohmann::ordered_json;
   Json config = Json::parse(config_json, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object()) return config_json;
-  config[config.contains("dtype") ? "dtype" : "torch_dtype"] = "float32";
+  if (config.contains("dtype")) config["dtype"] = "float32";
+  if (config.contains("torch_dtype") || !config.contains("dtype"))
+    config["torch_dtype"] = "float32";
   return config.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+// Copies a file if there is one.
+absl::Status CopyFile(const std::string& from, const std::string& to) {
+  const absl::StatusOr<std::string> text = hf::ReadTextFile(from, kMaxTokenizerFileBytes);
+  if (absl::IsNotFound(text.status())) return absl::OkStatus();
+  SPILLWAY_HF_RETURN_IF_ERROR(text.status());
+  return hf::WriteTextFile(to, *text, hf::IfExists::kFail);
+}
+
+absl::Status CopyTemplates(const std::string& from, const std::string& to) {
+  std::error_code error;
+  if (!fs::is_directory(from, error)) return absl::OkStatus();
+  if (!fs::create_directory(to, error)) return CannotMake(to, error.value());
+  for (fs::directory_iterator entry(from, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (entry->path().extension() != ".jinja") continue;
+    const std::string file = entry->path().string();
+    SPILLWAY_HF_RETURN_IF_ERROR(CopyFile(file, to + file.substr(from.size())));
+  }
+  return error ? SystemError(error.value(), "list", from) : absl::OkStatus();
 }
 
 absl::Status CopyTokenizer(const std::string& from, const std::string& to) {
   for (const char* name : kCopiedFiles) {
-    const absl::StatusOr<std::string> text =
-        hf::ReadTextFile(from + "/" + name, kMaxTokenizerFileBytes);
-    if (absl::IsNotFound(text.status())) continue;
-    SPILLWAY_HF_RETURN_IF_ERROR(text.status());
-    SPILLWAY_HF_RETURN_IF_ERROR(hf::WriteTextFile(to + "/" + name, *text, hf::IfExists::kFail));
+    SPILLWAY_HF_RETURN_IF_ERROR(CopyFile(from + "/" + name, to + "/" + name));
   }
-  return absl::OkStatus();
+  return CopyTemplates(from + kTemplatesFolder, to + kTemplatesFolder);
 }
 
 absl::Status Fill(const std::vector<ParameterShape>& parameters, const WeightStream& weights,

@@ -11,9 +11,13 @@
 
 namespace spillway::trainer {
 
+// Below this loss scale fp16 gradients vanish. If a gradient still overflows there, the scale is
+// not the cause.
+inline constexpr float kSmallestLossScale = 0x1.0p-24F;
+
 struct LossScalerOptions {
-  bool enabled = true;  // false: the scale is 1 and never changes
-  double initial_scale = 65536;
+  bool enabled = true;           // false: the scale is 1 and never changes
+  double initial_scale = 65536;  // at least kSmallestLossScale
   double growth_factor = 2.0;
   double backoff_factor = 0.5;
   int64_t growth_interval = 2000;  // good steps in a row before the scale grows

@@ -27,10 +27,6 @@
 namespace spillway::trainer {
 namespace {
 
-// Below this loss scale fp16 gradients vanish. If a gradient still overflows there, the scale is
-// not the cause.
-constexpr float kSmallestLossScale = 0x1.0p-24F;
-
 // torch.nn.utils.clip_grad_norm_ adds this to the norm before dividing.
 constexpr double kClipEpsilon = 1e-6;
 

@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <numbers>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +27,9 @@ namespace spillway::trainer {
 namespace {
 
 constexpr double kStandardDeviation = 0.02;
+constexpr char kEmbedding[] = "model.embed_tokens.weight";
+constexpr char kHead[] = "lm_head.weight";
+constexpr uint64_t kPieceElements = uint64_t{1} << 18;  // of two tensors that are compared
 
 // Calls `fill(first element, floats)` for a piece. Fails if the piece does not consist of whole
 // floats.
@@ -77,8 +82,30 @@ absl::StatusOr<const hf::TensorEntry*> FindTensor(const hf::ModelFolder& folder,
 // Whether this is a tensor that some folders hold but the model does not need: the head's copy of a
 // tied embedding, or the rotary frequencies that old versions of transformers saved.
 bool IsRedundant(const std::string& name, const hf::ModelConfig& config) {
-  return (config.tie_word_embeddings && name == "lm_head.weight") ||
-         name.ends_with("rotary_emb.inv_freq");
+  return (config.tie_word_embeddings && name == kHead) || name.ends_with("rotary_emb.inv_freq");
+}
+
+// InvalidArgument if the head of a tied embedding is no copy of it. transformers would use this
+// head. Reads both tensors if the folder has both, which is rare. CheckTensors has compared their
+// shapes.
+absl::Status CheckTiedHead(const hf::ModelFolder& folder, const std::vector<int64_t>& shape) {
+  if (folder.Find(kHead) == nullptr) return absl::OkStatus();
+  const auto elements = static_cast<uint64_t>(ParameterShape{kEmbedding, shape}.elements());
+  std::vector<float> embedding(std::min(elements, kPieceElements));
+  std::vector<float> head(embedding.size());
+  for (uint64_t first = 0; first < elements; first += kPieceElements) {
+    const uint64_t count = std::min(elements - first, kPieceElements);
+    const std::span<float> of_embedding = std::span(embedding).first(count);
+    const std::span<float> of_head = std::span(head).first(count);
+    SPILLWAY_HF_RETURN_IF_ERROR(folder.Read(kEmbedding, first, of_embedding));
+    SPILLWAY_HF_RETURN_IF_ERROR(folder.Read(kHead, first, of_head));
+    if (std::memcmp(of_embedding.data(), of_head.data(), of_head.size_bytes()) != 0) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "tie_word_embeddings is true but %s differs from %s; set it to false in config.json",
+          kHead, kEmbedding));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckTensors(const hf::ModelFolder& folder, const hf::ModelConfig& config) {
@@ -86,6 +113,10 @@ absl::Status CheckTensors(const hf::ModelFolder& folder, const hf::ModelConfig& 
   for (const ParameterShape& parameter : ListParameters(config)) {
     SPILLWAY_HF_RETURN_IF_ERROR(FindTensor(folder, parameter.name, parameter.shape).status());
     expected.insert(parameter.name);
+  }
+  if (config.tie_word_embeddings && folder.Find(kHead) != nullptr) {
+    SPILLWAY_HF_RETURN_IF_ERROR(
+        FindTensor(folder, kHead, {config.vocab_size, config.hidden_size}).status());
   }
   for (const std::string& name : folder.names()) {
     if (expected.contains(name) || IsRedundant(name, config)) continue;
@@ -103,9 +134,12 @@ absl::StatusOr<WeightSource> OpenFolderWeights(const std::string& path,
   SPILLWAY_HF_ASSIGN_OR_RETURN(const std::shared_ptr<const hf::ModelFolder> folder,
                                hf::ModelFolder::Open(path));
   SPILLWAY_HF_RETURN_IF_ERROR(CheckTensors(*folder, config));
-  return [folder](const std::string& name,
-                  const std::vector<int64_t>& shape) -> absl::StatusOr<Reader> {
+  return [folder, is_tied = config.tie_word_embeddings](
+             const std::string& name, const std::vector<int64_t>& shape) -> absl::StatusOr<Reader> {
     SPILLWAY_HF_RETURN_IF_ERROR(FindTensor(*folder, name, shape).status());
+    if (is_tied && name == kEmbedding) {
+      SPILLWAY_HF_RETURN_IF_ERROR(CheckTiedHead(*folder, shape));
+    }
     return [folder, name](uint64_t offset_bytes, std::span<std::byte> out) {
       return FillFloats(name, offset_bytes, out, [&](uint64_t first, std::span<float> floats) {
         return folder->Read(name, first, floats);

@@ -17,8 +17,10 @@ namespace spillway::trainer {
 // Opens the weights of a Hugging Face folder, converted to fp32. Reads the files' headers to check
 // that the folder holds exactly the parameters that the configuration calls for, each of the right
 // shape and type. Otherwise NotFound or InvalidArgument names the tensor. An extra tensor, such as
-// a bias, is an error too, because a model computed without it would be a different one.
-// CheckFinite in parameters.h reads the values.
+// a bias, is an error too, because a model computed without it would be a different one. The head
+// of a tied embedding may be there if it is a copy; the source compares the two, with
+// InvalidArgument if they differ, when it is asked for the embedding. CheckFinite in parameters.h
+// reads the values.
 absl::StatusOr<WeightSource> OpenFolderWeights(const std::string& path,
                                                const hf::ModelConfig& config);
 

@@ -91,8 +91,8 @@ def write_folder(folder, source, shards):
     weights = WeightsPlan(model.tensors, 300 if shards else 1 << 30, str(source))
     weights.write(folder, Progress("corpus", None))
     (folder / "config.json").write_text(json.dumps(model.config))
-    for name, text in model.text_files.items():
-        (folder / name).write_text(text)
+    for name, data in model.files.items():
+        (folder / name).write_bytes(data)
 
 
 def write_wheel(path, members, method):

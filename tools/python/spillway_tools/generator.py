@@ -5,9 +5,10 @@ import json
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
-from spillway_tools.command import InputError, UsageError
+from spillway_tools.command import InputError, UsageError, os_errors
 from spillway_tools.strict_json import parse_json
 from spillway_tools.tokenizer_file import load_tokenizer, rust_errors
 
@@ -50,13 +51,24 @@ def _check_prompt(prompt):
 
 
 def _run(arguments, prompt):
+    # An argument has at most 128 KiB, so the prompt's ids are passed in a file. The file has no
+    # name, and the command opens it by its descriptor: nothing is left behind, whatever ends this
+    # process.
+    with os_errors("the prompt's temporary file"), tempfile.TemporaryFile() as tokens:
+        tokens.write(",".join(map(str, prompt)).encode())
+        tokens.flush()
+        return _run_on(arguments, tokens.fileno())
+
+
+def _run_on(arguments, tokens):
+    """Runs the command on the prompt in the file `tokens`, a descriptor; returns the new ids."""
     command = [
         str(arguments.spillway or _find_spillway()),
         "generate",
         "--model",
         str(arguments.model),
-        "--tokens",
-        ",".join(map(str, prompt)),
+        "--tokens-file",
+        f"/proc/self/fd/{tokens}",
         "--max-tokens",
         str(arguments.max_tokens),
         "--temperature",
@@ -68,7 +80,7 @@ def _run(arguments, prompt):
     ]
     try:
         finished = subprocess.run(
-            command, stdout=subprocess.PIPE, check=False
+            command, stdout=subprocess.PIPE, check=False, pass_fds=(tokens,)
         )  # its messages go to the user
     except OSError as error:
         raise UsageError(f"{command[0]}: cannot be run: {error.strerror}") from error

@@ -53,6 +53,7 @@ _UNSUPPORTED_KEYS = {
     "rope.scale_linear": (0, 1),
     "expert_count": (0,),
     "expert_used_count": (0,),
+    "attention.causal": (True,),
     "attention.sliding_window": (0,),
     "attention.scale": (0,),
     "logit_scale": (0,),
@@ -80,7 +81,10 @@ _KEYS = frozenset(
 
 
 class GgufModel:
-    """Opens and checks a GGUF file. `tensors` read the file when their pieces are requested."""
+    """Opens and checks a GGUF file. `tensors` read the file when their pieces are requested.
+
+    `files` holds the bytes of the tokenizer's files by name.
+    """
 
     def __init__(self, path, origin=None):
         """Messages name `origin` instead of `path`, for a `path` that is a temporary copy."""
@@ -96,7 +100,8 @@ class GgufModel:
         self.tensors = llama.select_tensors(
             sizes, [self._source(tensor) for tensor in header.tensors], self._origin
         )
-        self.text_files = tokenizer_files(self._fields, sizes.vocab_size, self._origin)
+        texts = tokenizer_files(self._fields, sizes.vocab_size, self._origin)
+        self.files = {name: text.encode() for name, text in texts.items()}
 
     def _field(self, key, default=None):
         return self._fields.get(key, default)

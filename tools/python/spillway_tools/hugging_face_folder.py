@@ -13,27 +13,37 @@ from spillway_tools import llama
 from spillway_tools.command import InputError, os_errors
 from spillway_tools.llama_config import MAX_CONFIG_BYTES, check_config
 from spillway_tools.memory import require_address_space
-from spillway_tools.source_file import open_regular, read_exactly, read_text
+from spillway_tools.source_file import open_regular, read_bytes, read_exactly, read_text
 from spillway_tools.strict_json import excerpt, parse_json
 from spillway_tools.tokenizer_file import MAX_TOKENIZER_BYTES, TOKENIZER_FILE, parse_tokenizer
 from spillway_tools.weights import INDEX_FILE, MAX_HEADER_BYTES, WEIGHTS_FILE, TensorSource
 
 CONFIG_FILE = "config.json"
-# Copied if present, beside the required files.
+# Copied if present, beside the required files: as in tools/trainer/export.cc.
 OPTIONAL_FILES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
-    "chat_template.jinja",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
     "generation_config.json",
+    "chat_template.jinja",
+    "chat_template.json",
 )
+TEMPLATES_FOLDER = "additional_chat_templates"
+_BINARY_FILE = "tokenizer.model"
+_MAX_TEMPLATES = 100
 _BLOCK_BYTES = 16 << 20
 _STORED_DTYPES = {"F32": "F32", "F16": "F16", "BF16": "BF16", "F64": "F32"}
 _MAX_OTHER_BYTES = 16 << 20
 
 
 class HuggingFaceFolder:
-    """Opens and checks a folder. `tensors` read their files when their pieces are requested."""
+    """Opens and checks a folder. `tensors` read their files when their pieces are requested.
+
+    `files` holds the bytes of the tokenizer's files by name.
+    """
 
     def __init__(self, folder, origin=None):
         """Messages name `origin` instead of `folder`, for a `folder` of temporary copies."""
@@ -42,15 +52,31 @@ class HuggingFaceFolder:
         self.config = self._json(CONFIG_FILE, MAX_CONFIG_BYTES)
         sizes = check_config(self.config, self._shown(CONFIG_FILE))
         self.tensors = llama.select_tensors(sizes, self._read_tensors(), self._origin)
-        self.text_files = {TOKENIZER_FILE: self._text(TOKENIZER_FILE, MAX_TOKENIZER_BYTES)}
-        self._check_tokenizer(sizes.vocab_size)
-        for name in OPTIONAL_FILES:
-            if self._holds(name):
-                self.text_files[name] = self._text(name, _MAX_OTHER_BYTES)
+        tokenizer = self._text(TOKENIZER_FILE, MAX_TOKENIZER_BYTES)
+        self._check_tokenizer(tokenizer, sizes.vocab_size)
+        self.files = {TOKENIZER_FILE: tokenizer.encode()}
+        for name in (*OPTIONAL_FILES, *self._templates()):
+            if not self._holds(name):
+                continue
+            if name == _BINARY_FILE:
+                path, shown = self._folder / name, self._shown(name)
+                self.files[name] = read_bytes(path, _MAX_OTHER_BYTES, shown)
+            else:
+                self.files[name] = self._text(name, _MAX_OTHER_BYTES).encode()
 
-    def _check_tokenizer(self, vocab_size):
+    def _templates(self):
+        """Returns the names of the further chat templates, which have a folder of their own."""
+        files = sorted((self._folder / TEMPLATES_FOLDER).glob("*.jinja"))
+        if len(files) > _MAX_TEMPLATES:
+            raise InputError(
+                f"{self._shown(TEMPLATES_FOLDER)}: holds {len(files)} templates; at most"
+                f" {_MAX_TEMPLATES} are read: take out those that are not needed"
+            )
+        return [f"{TEMPLATES_FOLDER}/{file.name}" for file in files]
+
+    def _check_tokenizer(self, text, vocab_size):
         shown = self._shown(TOKENIZER_FILE)
-        vocabulary = parse_tokenizer(self.text_files[TOKENIZER_FILE], shown).get_vocab(True)
+        vocabulary = parse_tokenizer(text, shown).get_vocab(True)
         token, number = max(vocabulary.items(), key=lambda item: item[1], default=("", -1))
         if number >= vocab_size:
             raise InputError(
@@ -148,10 +174,15 @@ class HuggingFaceFolder:
 
 def is_shard_name(name):
     """Whether `name`, a value from JSON, can name a safetensors file in the same folder."""
+    return is_file_name(name, ".safetensors")
+
+
+def is_file_name(name, suffix):
+    """Whether `name`, a value from a file, can name a file of that suffix in one folder."""
     return (
         isinstance(name, str)
         and name == Path(name).name
-        and name.endswith(".safetensors")
+        and name.endswith(suffix)
         and "\0" not in name
         and len(name.encode()) <= 255
     )

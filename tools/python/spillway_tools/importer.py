@@ -9,7 +9,12 @@ from safetensors import SafetensorError, safe_open
 
 from spillway_tools.command import InputError, Progress, UsageError, format_bytes, os_errors, tell
 from spillway_tools.gguf_model import GgufModel
-from spillway_tools.hugging_face_folder import CONFIG_FILE, OPTIONAL_FILES, HuggingFaceFolder
+from spillway_tools.hugging_face_folder import (
+    CONFIG_FILE,
+    OPTIONAL_FILES,
+    TEMPLATES_FOLDER,
+    HuggingFaceFolder,
+)
 from spillway_tools.llama_config import MAX_CONFIG_BYTES
 from spillway_tools.source_file import open_regular
 from spillway_tools.staging import StagedFolder
@@ -27,18 +32,19 @@ def run(arguments):
         raise UsageError(f"{source}: no such file or folder")
     if source.is_dir() and out.exists() and source.samefile(out):
         raise UsageError(f"{out}: is the source; choose another folder")
-    with StagedFolder(out, _NAMES, arguments.force) as staged:
+    with StagedFolder(out, _NAMES, arguments.force, folders=(TEMPLATES_FOLDER,)) as staged:
         tell(f"{_PROGRAM}: reading {source}")
         model = _open(source, out, staged.scratch)
-        texts = {CONFIG_FILE: _config_text(model, source), **model.text_files}
+        files = {CONFIG_FILE: _config_text(model, source).encode(), **model.files}
         weights = WeightsPlan(model.tensors, arguments.max_shard_bytes, str(source))
-        texts_bytes = sum(len(text.encode()) for text in texts.values())
-        _check_room(staged.path, out, weights.file_bytes + texts_bytes, "its files")
+        files_bytes = sum(len(data) for data in files.values())
+        _check_room(staged.path, out, weights.file_bytes + files_bytes, "its files")
         progress = Progress(f"{_PROGRAM}: writing", weights.tensor_bytes)
         with os_errors(f"{out}: cannot be written"):
             weights.write(staged.path, progress)
-            for name, text in texts.items():
-                (staged.path / name).write_text(text, encoding="utf-8", newline="")
+            for name, data in files.items():
+                (staged.path / name).parent.mkdir(exist_ok=True)
+                (staged.path / name).write_bytes(data)
         _check_weights(staged.path)
         staged.publish()
     parameters = sum(tensor.num_elements for tensor in model.tensors)

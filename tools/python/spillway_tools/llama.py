@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which tensors a model of the LLaMA family has, according to its config."""
 
+import hashlib
 import re
+
+import numpy
 
 from spillway_tools.command import InputError
 from spillway_tools.strict_json import excerpt
 
+_EMBEDDING = "model.embed_tokens.weight"
+_HEAD = "lm_head.weight"
 _IGNORED_TENSOR = re.compile(r"model\.layers\.[0-9]+\.self_attn\.rotary_emb\.inv_freq")
 
 
@@ -18,7 +23,7 @@ def expected_shapes(config):
     intermediate = config.intermediate_size
     query_rows = config.num_heads * config.head_dim
     kv_rows = config.num_kv_heads * config.head_dim
-    yield "model.embed_tokens.weight", (config.vocab_size, hidden)
+    yield _EMBEDDING, (config.vocab_size, hidden)
     for layer in range(config.num_layers):
         prefix = f"model.layers.{layer}"
         yield f"{prefix}.input_layernorm.weight", (hidden,)
@@ -32,14 +37,14 @@ def expected_shapes(config):
         yield f"{prefix}.mlp.down_proj.weight", (hidden, intermediate)
     yield "model.norm.weight", (hidden,)
     if not config.tie_word_embeddings:
-        yield "lm_head.weight", (config.vocab_size, hidden)
+        yield _HEAD, (config.vocab_size, hidden)
 
 
 def select_tensors(config, tensors, origin):
     """Returns those of `tensors` that the model needs, in its order. InputError if one is missing.
 
     Drops two kinds that some folders carry and no model reads: rotary frequencies, which follow
-    from the config, and a second copy of a tied embedding.
+    from the config, and a second copy of a tied embedding. InputError if that is no copy.
     """
     by_name = {}
     for tensor in tensors:
@@ -56,8 +61,31 @@ def select_tensors(config, tensors, origin):
             )
         selected[name] = by_name[name]
     for name in sorted(by_name.keys() - selected.keys()):
-        if name != "lm_head.weight" and not _IGNORED_TENSOR.fullmatch(name):
+        if name == _HEAD:
+            _check_tied_head(by_name[name], by_name[_EMBEDDING], origin)
+        elif not _IGNORED_TENSOR.fullmatch(name):
             raise InputError(
                 f"{origin}: tensor {name} {excerpt(by_name[name].shape)} belongs to no LLaMA model"
             )
     return list(selected.values())
+
+
+def _check_tied_head(head, embedding, origin):
+    """InputError if the tensors differ. transformers would use this head, not the embedding."""
+    if head.shape != embedding.shape or _digest(head) != _digest(embedding):
+        raise InputError(
+            f"{origin}: tie_word_embeddings is true but {_HEAD} differs from {_EMBEDDING}; set it"
+            " to false in config.json"
+        )
+
+
+def _digest(tensor):
+    """Returns a hash of the elements as fp32, whatever their type and the size of the pieces."""
+    digest = hashlib.sha256()
+    for piece in tensor.pieces():
+        if tensor.dtype == "F16":
+            piece = numpy.frombuffer(piece, "<f2").astype("<f4")
+        elif tensor.dtype == "BF16":  # the upper half of an fp32
+            piece = numpy.frombuffer(piece, "<u2").astype("<u4") << 16
+        digest.update(piece)
+    return digest.digest()

@@ -76,6 +76,10 @@ class ConfigReader:
         if self.boolean(key, False):
             raise self.error(key, "only false is supported")
 
+    def must_be_true(self, key):
+        if not self.boolean(key, True):
+            raise self.error(key, "only true is supported")
+
     def must_be_number(self, key, only):
         value = self.find(key)
         if value is not None and not (_is_number(value) and value == only):
@@ -96,7 +100,7 @@ def check_config(config, origin):
     sizes = _read_sizes(reader)
     if reader.positive("rms_norm_eps", 1e-6) >= 1:
         raise reader.error("rms_norm_eps", "a number below 1 is expected")
-    _check_rope(reader, origin)
+    _check_rope_scaling(reader, origin, _rope_theta(reader, origin))
     _check_eos_token_ids(reader, sizes.vocab_size)
     return sizes
 
@@ -111,6 +115,7 @@ def _check_architecture(reader):
     reader.must_be_string("hidden_act", "silu")
     for key in ("attention_bias", "mlp_bias", "rope_interleaved"):
         reader.must_be_false(key)
+    reader.must_be_true("is_causal")
     reader.must_be_number("attention_dropout", 0)
     reader.must_be_number("partial_rotary_factor", 1)
     if reader.find("quantization_config") is not None:
@@ -154,12 +159,11 @@ def _read_head_dim(reader, hidden, heads):
     return head_dim
 
 
-def _check_rope(reader, origin):
-    _check_rope_scaling(reader, origin)
+def _rope_theta(reader, origin):
     theta = reader.positive("rope_theta", 10000.0)
     parameters = reader.find("rope_parameters")
     if parameters is None:
-        return
+        return theta
     if not isinstance(parameters, dict):
         raise reader.error("rope_parameters", "an object is expected")
     nested = ConfigReader(parameters, origin, "rope_parameters.")
@@ -172,10 +176,15 @@ def _check_rope(reader, origin):
     newer = nested.positive("rope_theta", theta)
     if reader.find("rope_theta") is not None and newer != theta:
         raise nested.error("rope_theta", f"rope_theta beside it is {theta}; the two must agree")
+    return newer
 
 
-def _check_rope_scaling(reader, origin):
-    """Allows only the kind "default", named by "rope_type" or, in older configs, by "type"."""
+def _check_rope_scaling(reader, origin, theta):
+    """Allows only the kind "default", named by "rope_type" or, in older configs, by "type".
+
+    New versions of transformers take further keys of rope from it, which must agree with `theta`,
+    the model's.
+    """
     scaling = reader.find("rope_scaling")
     if scaling is None:
         return
@@ -186,6 +195,9 @@ def _check_rope_scaling(reader, origin):
         raise reader.error("rope_scaling", 'only "rope_type": "default" is supported')
     nested.must_be_string("rope_type", "default")
     nested.must_be_string("type", "default")
+    nested.must_be_number("partial_rotary_factor", 1)
+    if nested.positive("rope_theta", theta) != theta:
+        raise nested.error("rope_theta", f"the model's rope_theta is {theta}; the two must agree")
 
 
 def _check_eos_token_ids(reader, vocab_size):

@@ -69,13 +69,20 @@ class WaitingFile(io.FileIO):
         return super().read(size)
 
 
-def read_text(path, max_bytes, shown=None):
-    """Returns the text of `path`. InputError if it is not UTF-8 or has more than `max_bytes`."""
+def read_bytes(path, max_bytes, shown=None):
+    """Returns what `path` holds. InputError if it has more than `max_bytes`."""
     shown = shown or str(path)
     with open_regular(path, shown) as file, os_errors(f"{shown}: cannot be read"):
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise InputError(f"{shown}: has more than {max_bytes} bytes, too many for such a file")
+    return data
+
+
+def read_text(path, max_bytes, shown=None):
+    """Returns the text of `path`. InputError if it is not UTF-8 or has more than `max_bytes`."""
+    shown = shown or str(path)
+    data = read_bytes(path, max_bytes, shown)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

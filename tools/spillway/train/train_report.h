@@ -39,9 +39,10 @@ struct TrainReport {
 nlohmann::ordered_json ToJson(const TrainReport& report);
 std::string ToText(const TrainReport& report);
 
-// Adds the memory and traffic figures, which every command reports, to its object: "peak_bytes",
-// "workspace_bytes", "peak_rss_bytes", "read_bytes", "written_bytes", "ssd_bytes_written",
-// "stall_s", "overlap", "plan", "bytes_bound", "nvme_bytes_bound", "io", "device", "fallbacks".
+// Adds the memory and traffic figures, which every command reports, to its object: "peak_bytes" (of
+// each tier, and of each role at its own peak: see EngineStats::role_tiers), "workspace_bytes",
+// "peak_rss_bytes", "read_bytes", "written_bytes", "ssd_bytes_written", "stall_s", "overlap",
+// "plan", "bytes_bound", "nvme_bytes_bound", "io", "device", "fallbacks".
 void AddEngineFigures(const EngineStats& stats, uint64_t workspace_bytes,
                       nlohmann::ordered_json* json);
 

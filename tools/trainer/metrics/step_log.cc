@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -51,17 +52,23 @@ absl::StatusOr<std::string> LastLine(int fd, off_t end, const std::string& path)
   return before == std::string::npos ? text : text.substr(before + 1);
 }
 
+constexpr std::string_view kLineBegin = R"({"v":1,"step":)";
+
+// Returns the step that a line is the record of. None if the line is no record.
+std::optional<int64_t> StepOf(const std::string& line) {
+  const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !line.starts_with(kLineBegin)) return std::nullopt;
+  const auto found = json.find("step");
+  return found->is_number_integer() ? std::optional(found->get<int64_t>()) : std::nullopt;
+}
+
 // Whether a line at the file's end is the record of a step after `step`, or was torn while it was
 // written.
 bool TellsOfLaterStep(const std::string& line, int64_t step) {
-  constexpr std::string_view kBegin = R"({"v":1,"step":)";
   if (!line.ends_with('\n')) {
-    return line.starts_with(kBegin) || kBegin.starts_with(line);
+    return line.starts_with(kLineBegin) || kLineBegin.starts_with(line);
   }
-  const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !line.starts_with(kBegin)) return false;
-  const auto found = json.find("step");
-  return found->is_number_integer() && found->get<int64_t>() > step;
+  return StepOf(line).value_or(step) > step;
 }
 
 }  // namespace
@@ -167,6 +174,7 @@ absl::Status StepLog::CutAfter(int64_t step) {
       if (end < info.st_size) {
         if (absl::Status status = file_.Cut(end); !status.ok()) return status;
       }
+      continued_after_ = StepOf(*line);
       return line->ends_with('\n') ? absl::OkStatus() : file_.Append("\n");
     }
     end -= static_cast<off_t>(line->size());

@@ -93,6 +93,8 @@ class StepLog {
   static absl::StatusOr<StepLog> Continue(OutputFile file, int64_t step);
   // Whether Continue(file, 0) would cut lines off. Unavailable if the file cannot be read.
   static absl::StatusOr<bool> EndsWithAStep(const OutputFile& file);
+  // The step of the last line that Continue kept. None if no line is left or it is no record.
+  std::optional<int64_t> continued_after() const { return continued_after_; }
 
   absl::Status Write(const StepRecord& record);
 
@@ -101,6 +103,7 @@ class StepLog {
   absl::Status CutAfter(int64_t step);
 
   OutputFile file_;
+  std::optional<int64_t> continued_after_;
 };
 
 }  // namespace spillway::trainer
