@@ -451,12 +451,18 @@ class EngineTest(unittest.TestCase):
         child = os.fork()
         if child == 0:
             signal.alarm(60)
+            calls = (lambda: self.engine.acquire(tensor), self.engine.clear_prefetch, lambda: self.engine.page_bytes)
             try:
-                self.engine.acquire(tensor)
-            except spillway.FailedPrecondition as error:
-                os._exit(0 if "forked" in str(error) else 2)
+                for number, call in enumerate(calls, 1):
+                    try:
+                        call()
+                        os._exit(number)
+                    except spillway.FailedPrecondition as error:
+                        if "forked" not in str(error):
+                            os._exit(number)
+                os._exit(0)
             finally:
-                os._exit(1)
+                os._exit(100)
         self.assertEqual(os.waitpid(child, 0)[1], 0)
         self.engine.acquire(tensor).release()
 

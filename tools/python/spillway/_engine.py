@@ -273,6 +273,10 @@ class Engine:
     def _live(self) -> ctypes.c_void_p:
         return self._handle.get()
 
+    def _check_process(self) -> None:
+        """Raises FailedPrecondition in a forked process, for the calls of the library that return no status."""
+        check(library.spw_prefetch(self._live(), None, 0))
+
     def close(self) -> None:
         """Releases the engine. The engine ends, and its store can be opened again, once its leases and streams have ended and
         the calls of other threads have returned. What was not committed is lost."""
@@ -379,6 +383,7 @@ class Engine:
         call(library.spw_prefetch, self._live(), (Use * max(1, len(given)))(*given), len(given))
 
     def clear_prefetch(self) -> None:
+        self._check_process()
         library.spw_clear_prefetch(self._live())
 
     def evict(self, id: int, tile: int = 0) -> None:
@@ -495,6 +500,7 @@ class Engine:
 
     @property
     def page_bytes(self) -> int:
+        self._check_process()
         return library.spw_page_bytes(self._live())
 
 
