@@ -87,7 +87,7 @@ class Stream:
     """A queue of work on the device, which runs in the order of its launch. Engine.stream and Engine.wrap_stream make one."""
 
     def __init__(self, address: Address):
-        self._handle = Handle(address, "the stream was closed when the process exited")
+        self._handle = Handle(address, "the stream was closed: its engine was closed, or the process exits")
 
     def synchronize(self) -> None:
         """Waits until all work launched so far has run."""
@@ -279,9 +279,14 @@ class Engine:
 
     def close(self) -> None:
         """Releases the engine. The engine ends, and its store can be opened again, once its leases and streams have ended and
-        the calls of other threads have returned. What was not committed is lost."""
-        self._consumers.clear()
-        self._handle.close()
+        the calls of other threads have returned. What was not committed is lost. If a signal handler raises meanwhile, as
+        for Ctrl-C, the engine is released and this raises what the handler raised."""
+        try:
+            while self._consumers:
+                self._consumers.popitem()[1]._handle.close()
+        finally:
+            self._consumers.clear()
+            self._handle.close()
 
     def __enter__(self) -> Engine:
         return self
