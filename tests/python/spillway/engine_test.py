@@ -337,6 +337,17 @@ class EngineTest(unittest.TestCase):
             lease_of(None).__dlpack__(stream=-1)
         engine.unregister(tensor)
 
+    def test_a_capsule_that_cannot_be_made_leaves_the_lease(self):
+        tensor = self.engine.register("w", "f32", (4, 8))
+        lease = self.engine.acquire(tensor)
+        stream = spillway.Engine().stream()
+        with mock.patch.object(spillway.Lease, "_stream_of", lambda *_: stream):  # of another engine
+            with self.assertRaisesRegex(spillway.InvalidArgument, "engine"):
+                lease.__dlpack__()
+        self.assertTrue(lease.address)  # raises if the lease has ended
+        lease.release()
+        self.engine.unregister(tensor)
+
     def test_declared_uses_stats_and_timeline(self):
         tensor = self.engine.register("w", "f32", (4, 8), tile_rows=1, transient=True)
         self.engine.prefetch([(tensor, tile, "device", "read") for tile in range(4)])

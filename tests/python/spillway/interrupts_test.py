@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests what a signal handler that raises, as for Ctrl-C, does to the calls of the Python package `spillway`."""
 
+import ctypes
 import gc
 import os
 import pathlib
@@ -8,10 +9,11 @@ import signal
 import tempfile
 import threading
 import unittest
+import weakref
 from unittest import mock
 
 import spillway
-from spillway import _library
+from spillway import _dlpack, _engine, _library
 
 
 class InterruptsTest(unittest.TestCase):
@@ -120,6 +122,29 @@ class InterruptsTest(unittest.TestCase):
         with self.assertRaises(KeyboardInterrupt):
             self.engine.close()
         self.engine = self.open()
+
+    def test_a_capsule_that_is_broken_off_anywhere_ends_with_release(self):
+        tensor = self.engine.register("w", "f32", (4, 8))
+        for owner, name in ((ctypes, "byref"), (_library.library, "spw_lease_dlpack_on"), (_engine, "check"),
+                            (_dlpack, "capsule"), (weakref, "finalize"), (_dlpack, "set_destructor")):
+            inner = getattr(owner, name)
+
+            def interrupted(*arguments):  # as the handler of a signal that comes during this call
+                inner(*arguments)
+                del arguments
+                raise KeyboardInterrupt
+
+            with self.subTest(name):
+                lease = self.engine.acquire(tensor, access="read-write")
+                with mock.patch.object(owner, name, interrupted):
+                    try:
+                        lease.__dlpack__()
+                        self.fail("no interrupt")
+                    except KeyboardInterrupt as error:
+                        kept = error  # as a notebook keeps it, with its traceback
+                lease.release()
+                self.engine.commit()  # fails while a tile is leased to be written
+                del kept
 
     def test_a_capsule_that_is_broken_off_ends_the_lease(self):
         tensor = self.engine.register("w", "f32", (4, 8))

@@ -171,20 +171,29 @@ class Lease:
         consumer = self._stream_of(stream)
         on = consumer._handle.get() if consumer is not None else None
         tensor = Address(_dlpack.delete)
-        address, self._address.value = self._live(), None  # the call takes the lease over, and gives it back if it fails
-        status = library.spw_lease_dlpack_on(address, on, ctypes.byref(tensor))
-        if status is not None:
-            self._address.value = address
-            check(status)
-        self._stream = None
-        self._end.detach()
-        # A second reference, which release() and a finalizer drop: they run with no error set, and a consumer that refuses
-        # the capsule, which may hold the only other reference, drops it with its error set.
-        managed, tensor.value = tensor.value, None  # the capsule owns it
-        held = [_dlpack.capsule(managed)]
-        self._end = weakref.finalize(self, held.clear)
-        self._end.atexit = False
-        return held[0]
+        out = ctypes.byref(tensor)
+        lease = self._live()
+        # Python runs a signal handler only after a call. So if one raises, either this object, `tensor` or the capsule owns
+        # the lease.
+        self._address.value = None
+        try:
+            try:
+                check(library.spw_lease_dlpack_on(lease, on, out))
+            finally:
+                if tensor.value is None:  # the call failed, and gave the lease back
+                    self._address.value = lease
+            # A second reference, which release() and a finalizer drop: they run with no error set, and a consumer that refuses
+            # the capsule, which may hold the only other reference, drops it with its error set.
+            held = [_dlpack.capsule(tensor.value)]
+            end = weakref.finalize(self, held.clear)
+            end.atexit = False
+            self._end.detach()
+            self._end, self._stream = end, None
+            tensor.value = None
+            _dlpack.set_destructor(held[0], _dlpack.DESTRUCTOR)
+            return held[0]
+        finally:
+            tensor = out = None  # the traceback of an error, which may be kept, must not refer to the tensor
 
     def _stream_of(self, consumer: int | None) -> Stream | None:
         """Returns the stream of a consumer of __dlpack__; None: the one that the lease was acquired with, if any."""
