@@ -244,6 +244,11 @@ class SPILLWAY_EXPORT Optimizer {
   // checks, too.
   virtual absl::Status Check(std::span<const Update> updates) const = 0;
 
+  // Sets where the weights and gradients of the list lie from now on, as Step does before it
+  // updates any. For a caller that can fail between Check and Step. REQUIRES: Check accepts the
+  // list.
+  virtual void MoveMemory(std::span<const Update> updates) = 0;
+
   // Updates the parameters of the list, in its order. A parameter that has no gradient, or is not
   // in the list, does not change. Does not declare its uses. NotFound: a parameter was not added.
   // InvalidArgument: a parameter is in the list twice, or a value is out of range.

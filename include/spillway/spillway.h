@@ -325,7 +325,8 @@ typedef struct {
   double learning_rate, weight_decay, gradient_scale;
   const spw_rule* rule; /* NULL: the optimizer's rule */
   /* The new address of a weight or a gradient in the caller's memory, from now on; NULL:
-   * unchanged. */
+   * unchanged. It holds after a step that failed, too, unless the step was refused because of a
+   * value in the list. */
   void* weight_memory;
   void* gradient_memory;
   /* Not 0: the caller may have written a 16-bit weight in its own memory since the last update.

@@ -274,14 +274,16 @@ spw_status* spw_optimizer_step(spw_optimizer* optimizer, const spw_update* updat
     }
     MutexLock lock(&optimizer->mu);
     const base::Uninterrupted whole;
-    // A step that is refused declares no uses, and leaves the weights where they are.
+    // A step that is refused declares no uses, and leaves the weights where they are. After any
+    // other failure, no parameter keeps an address that the caller may free.
     SPILLWAY_RETURN_IF_ERROR(optimizer->optimizer->Check(given));
-    SPILLWAY_ASSIGN_OR_RETURN(const std::vector<Use> uses, optimizer->optimizer->Uses(parameters));
-    SPILLWAY_RETURN_IF_ERROR(optimizer->engine->Prefetch(uses));
+    optimizer->optimizer->MoveMemory(given);
     for (const Update& update : given) {
       void*& memory = optimizer->parameters[update.parameter].tensors.weight.memory;
       if (update.weight_memory != nullptr && memory != nullptr) memory = update.weight_memory;
     }
+    SPILLWAY_ASSIGN_OR_RETURN(const std::vector<Use> uses, optimizer->optimizer->Uses(parameters));
+    SPILLWAY_RETURN_IF_ERROR(optimizer->engine->Prefetch(uses));
     return optimizer->optimizer->Step(given);
   });
 }

@@ -67,14 +67,18 @@ class StreamingOptimizer final : public Optimizer {
     return absl::OkStatus();
   }
 
+  void MoveMemory(std::span<const Update> updates) override {
+    for (const Update& update : updates)
+      parameters_[update.parameter].MoveTo(update.weight_memory, update.gradient_memory);
+  }
+
   absl::Status Step(std::span<const Update> updates) override {
     SPILLWAY_RETURN_IF_ERROR(Check(updates));
     const base::Uninterrupted whole;
     const base::DefaultFloats floats;  // the norms and step sizes are computed on this thread
     // Before any update: if one fails, none of the others keeps an address that the caller may
     // free.
-    for (const Update& update : updates)
-      parameters_[update.parameter].MoveTo(update.weight_memory, update.gradient_memory);
+    MoveMemory(updates);
     for (const Update& update : updates) {
       SPILLWAY_RETURN_IF_ERROR(UpdateParameter(engine_, pool_, parameters_[update.parameter],
                                                update.rule.value_or(rule_), update));

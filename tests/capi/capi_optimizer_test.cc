@@ -440,6 +440,36 @@ TEST_F(CapiOptimizerTest, ARefusedStepLeavesTheWeightWhereItWas) {
   EXPECT_EQ(masters, weight_);
 }
 
+// The step fails when it declares its uses, because a state tensor of the second parameter is gone.
+// The caller may then free the memory that the first parameter had before.
+TEST_F(CapiOptimizerTest, AStepThatFailsBeforeItUpdatesMovesTheMemory) {
+  Create();
+  spw_update updates[2];
+  for (spw_update& update : updates) {
+    spw_update_init(&update, sizeof update);
+    update.learning_rate = 0.01;
+  }
+  updates[0].parameter = Add("w");
+  updates[1].parameter = Add("v");
+  const std::vector<float> first = weight_;
+  std::vector<float> moved = weight_, gradient = gradient_;
+  updates[0].weight_memory = moved.data();
+  updates[0].gradient_memory = gradient.data();
+  uint32_t gone = 0;
+  SPW_ASSERT_OK(spw_find(engine_, "v/exp_avg", &gone));
+  SPW_ASSERT_OK(spw_unregister(engine_, gone));
+  SPW_EXPECT_ERROR(spw_optimizer_step(optimizer_, updates, 2), SPW_NOT_FOUND, "was unregistered");
+  EXPECT_EQ(moved, first);
+  std::fill(gradient_.begin(), gradient_.end(), 100.0f);
+  Step(updates[0].parameter, 1);
+  EXPECT_EQ(weight_, first);
+  for (size_t i = 0; i < kElements; ++i)
+    ASSERT_NEAR(moved[i], AdamW(first[i], gradient[i], 1), 2e-6) << i;
+  std::vector<float> masters(kElements);
+  SPW_ASSERT_OK(spw_optimizer_masters(optimizer_, updates[0].parameter, masters.data(), kElements));
+  EXPECT_EQ(masters, moved);
+}
+
 TEST_F(CapiOptimizerTest, WhatCannotBeIsNamed) {
   spw_rule rule;
   spw_rule_init(&rule, sizeof rule, 99);

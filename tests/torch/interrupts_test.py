@@ -14,7 +14,7 @@ import spillway
 import spillway.torch as st
 import torch
 from spillway import _engine
-from spillway.torch import _grad_mode, _leasing, _saved, _tensor
+from spillway.torch import _grad_mode, _leasing, _saved, _state, _tensor
 from torch_case import DEVICE, TorchTest
 
 
@@ -68,6 +68,21 @@ class InterruptsTest(TorchTest):
                         st.AdamW([torch.nn.Parameter(torch.zeros(8))], store=run)
         for path in (store, other):
             st.open(path, pinned="1MiB").close()  # fails while the store is open
+
+    def test_a_run_is_closed_even_if_the_close_of_an_optimizer_is_broken_off(self):
+        store = self.store()
+        run = st.open(store, pinned="1MiB", device=DEVICE)
+        optimizers = [st.AdamW([torch.nn.Parameter(torch.zeros(8))], store=run) for _ in range(2)]
+        inner = _state.State.close
+
+        def interrupted(state):
+            inner(state)
+            raise KeyboardInterrupt
+
+        with mock.patch.object(_state.State, "close", interrupted), self.assertRaises(KeyboardInterrupt):
+            run.close()
+        st.open(store, pinned="1MiB").close()  # fails while the store is open
+        del optimizers
 
     def test_an_operation_that_is_broken_off_anywhere_is_not_waited_for(self):
         run, weight = self.weight()

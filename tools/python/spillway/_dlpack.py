@@ -15,6 +15,7 @@ _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("
 _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
 _clear_error = ctypes.PYFUNCTYPE(None)(("PyErr_Clear", _api))
 _make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(("PyCapsule_New", _api))
+set_destructor = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(("PyCapsule_SetDestructor", _api))
 
 _NAME = b"dltensor"  # a consumer renames the capsule to "used_dltensor"
 
@@ -39,11 +40,15 @@ def _destroy(capsule: int) -> None:
     delete(_pointer_of(capsule, _NAME))
 
 
+DESTRUCTOR = ctypes.cast(_destroy, ctypes.c_void_p)
+
+
 def delete(managed_tensor: int) -> None:
     """Calls the deleter of the DLManagedTensor at this address."""
     _DELETER(_ManagedTensor.from_address(managed_tensor).deleter)(managed_tensor)
 
 
 def capsule(managed_tensor: int) -> Any:
-    """Returns a capsule for the DLManagedTensor at this address. The capsule, or its consumer, calls the tensor's deleter."""
-    return _make(managed_tensor, _NAME, ctypes.cast(_destroy, ctypes.c_void_p))
+    """Returns a capsule for the DLManagedTensor at this address. It owns the tensor after set_destructor(capsule, DESTRUCTOR):
+    then the capsule, or its consumer, calls the tensor's deleter."""
+    return _make(managed_tensor, _NAME, None)

@@ -87,7 +87,7 @@ class Stream:
     """A queue of work on the device, which runs in the order of its launch. Engine.stream and Engine.wrap_stream make one."""
 
     def __init__(self, address: Address):
-        self._handle = Handle(address, "the stream was closed when the process exited")
+        self._handle = Handle(address, "the stream was closed: its engine was closed, or the process exits")
 
     def synchronize(self) -> None:
         """Waits until all work launched so far has run."""
@@ -171,20 +171,29 @@ class Lease:
         consumer = self._stream_of(stream)
         on = consumer._handle.get() if consumer is not None else None
         tensor = Address(_dlpack.delete)
-        address, self._address.value = self._live(), None  # the call takes the lease over, and gives it back if it fails
-        status = library.spw_lease_dlpack_on(address, on, ctypes.byref(tensor))
-        if status is not None:
-            self._address.value = address
-            check(status)
-        self._stream = None
-        self._end.detach()
-        # A second reference, which release() and a finalizer drop: they run with no error set, and a consumer that refuses
-        # the capsule, which may hold the only other reference, drops it with its error set.
-        managed, tensor.value = tensor.value, None  # the capsule owns it
-        held = [_dlpack.capsule(managed)]
-        self._end = weakref.finalize(self, held.clear)
-        self._end.atexit = False
-        return held[0]
+        out = ctypes.byref(tensor)
+        lease = self._live()
+        # Python runs a signal handler only after a call. So if one raises, either this object, `tensor` or the capsule owns
+        # the lease.
+        self._address.value = None
+        try:
+            try:
+                check(library.spw_lease_dlpack_on(lease, on, out))
+            finally:
+                if tensor.value is None:  # the call failed, and gave the lease back
+                    self._address.value = lease
+            # A second reference, which release() and a finalizer drop: they run with no error set, and a consumer that refuses
+            # the capsule, which may hold the only other reference, drops it with its error set.
+            held = [_dlpack.capsule(tensor.value)]
+            end = weakref.finalize(self, held.clear)
+            end.atexit = False
+            self._end.detach()
+            self._end, self._stream = end, None
+            tensor.value = None
+            _dlpack.set_destructor(held[0], _dlpack.DESTRUCTOR)
+            return held[0]
+        finally:
+            tensor = out = None  # the traceback of an error, which may be kept, must not refer to the tensor
 
     def _stream_of(self, consumer: int | None) -> Stream | None:
         """Returns the stream of a consumer of __dlpack__; None: the one that the lease was acquired with, if any."""
@@ -273,11 +282,20 @@ class Engine:
     def _live(self) -> ctypes.c_void_p:
         return self._handle.get()
 
+    def _check_process(self) -> None:
+        """Raises FailedPrecondition in a forked process, for the calls of the library that return no status."""
+        check(library.spw_prefetch(self._live(), None, 0))
+
     def close(self) -> None:
         """Releases the engine. The engine ends, and its store can be opened again, once its leases and streams have ended and
-        the calls of other threads have returned. What was not committed is lost."""
-        self._consumers.clear()
-        self._handle.close()
+        the calls of other threads have returned. What was not committed is lost. If a signal handler raises meanwhile, as
+        for Ctrl-C, the engine is released and this raises what the handler raised."""
+        try:
+            while self._consumers:
+                self._consumers.popitem()[1]._handle.close()
+        finally:
+            self._consumers.clear()
+            self._handle.close()
 
     def __enter__(self) -> Engine:
         return self
@@ -379,6 +397,7 @@ class Engine:
         call(library.spw_prefetch, self._live(), (Use * max(1, len(given)))(*given), len(given))
 
     def clear_prefetch(self) -> None:
+        self._check_process()
         library.spw_clear_prefetch(self._live())
 
     def evict(self, id: int, tile: int = 0) -> None:
@@ -495,6 +514,7 @@ class Engine:
 
     @property
     def page_bytes(self) -> int:
+        self._check_process()
         return library.spw_page_bytes(self._live())
 
 

@@ -191,16 +191,29 @@ class Address(pointer):
     refers to the arguments of a call until it returns, so the object outlives every call.
 
     An Address is made before the call that makes the object, and passed to it as its output. So the object has an owner at
-    once, wherever the exception of a signal handler breaks the caller off.
+    once, wherever the exception of a signal handler breaks the caller off. Python drops an exception that a handler raises
+    while the object is released, unless the Address has a list for it (Handle.close).
     """
+
+    _is_exiting = sys.is_finalizing  # at exit the names of this module may be gone before the last Address
 
     def __init__(self, release: Callable[..., None], *more: Any):
         super().__init__()
         self._release, self._more = release, more
+        self.interrupts: list[BaseException] | None = None
 
     def __del__(self) -> None:
-        if self.value is not None and not sys.is_finalizing():
-            self._release(self.value, *self._more)
+        while self.value is not None:
+            try:
+                if self._is_exiting():
+                    return
+                held, self.value = self.value, None  # a handler runs only after a call, so this is released once
+                self._release(held, *self._more)
+            except BaseException as interrupt:
+                if self.interrupts is not None:
+                    self.interrupts.append(interrupt)
+                elif self.value is None:
+                    raise
 
 
 class Handle:
@@ -221,8 +234,16 @@ class Handle:
             raise _errors.FailedPrecondition(self._closed) from None
 
     def close(self) -> None:
-        """Releases the object, at the latest when the calls under way have returned. Does nothing if this was closed."""
+        """Releases the object, at the latest when the calls under way have returned. Does nothing if this was closed. Raises
+        what a signal handler raises meanwhile, such as KeyboardInterrupt; the object is released nevertheless."""
+        interrupts: list[BaseException] = []
+        try:
+            self._addresses[0].interrupts = interrupts
+        except IndexError:
+            return
         self._addresses.clear()
+        if interrupts:
+            raise interrupts.pop()  # the traceback must not refer to a list that has the exception
 
 
 def version() -> str:

@@ -108,11 +108,10 @@ class Run:
         """Closes the run's optimizers and releases the engine. What was not committed is lost. The store can be opened again
         once no tensor of the engine is in use and the calls of other threads have returned."""
         self._end_report()
-        for owner in self._optimizers():
-            owner.close()
-        for device in self._devices.values():
-            device.close()
-        self.engine.close()
+        with contextlib.ExitStack() as closing:  # each is closed, the engine last, even if Ctrl-C breaks off another
+            closing.callback(self.engine.close)
+            for each in (*self._devices.values(), *self._optimizers()):
+                closing.callback(each.close)
 
     def __enter__(self) -> Run:
         return self
