@@ -106,6 +106,43 @@ class OffloadTest(TorchTest):
         self.assertIs(model[1].weight, model[0].weight)
         self.assertEqual(len(list(model.parameters())), 3)
 
+    def test_two_parameters_that_share_memory_are_refused(self):
+        def assign(model):
+            model[1].weight = torch.nn.Parameter(model[0].weight)
+
+        def assign_data(model):
+            model[1].weight.data = model[0].weight.data
+
+        def assign_part(model):
+            model[1].weight = torch.nn.Parameter(model[0].weight.detach()[:4])
+
+        for tie in (assign, assign_data, assign_part):
+            model = torch.nn.ModuleList([torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)])
+            tie(model)
+            with self.assertRaisesRegex(spillway.InvalidArgument, "0.weight and 1.weight overlaps.*make them one object"):
+                st.offload(model, self.run_of())
+            for param in model.parameters():
+                self.assertNotIsInstance(param, EngineTensor)
+        with st.parameters(self.run_of()):
+            values = torch.ones(4, 4)
+            model = torch.nn.ParameterList([torch.nn.Parameter(values)])
+            with self.assertRaisesRegex(spillway.InvalidArgument, "overlaps"):
+                model.append(torch.nn.Parameter(values[1:]))
+            del values
+            other = torch.nn.Parameter(torch.ones(4, 4))
+            model.append(other)
+            with self.assertRaisesRegex(spillway.FailedPrecondition, "cannot share the bytes of .*tie the parameters themselves"):
+                other.data = model[0].data
+
+    def test_parameters_side_by_side_in_one_buffer_are_not_tied(self):
+        buffer = torch.arange(24.0)
+        parts = [buffer[16:].view(2, 4), buffer[:8].view(4, 2).t(), buffer[8:16]]
+        model = st.offload(torch.nn.ParameterList([torch.nn.Parameter(part) for part in parts]), self.run_of())
+        self.assert_same([each.clone() for each in model], parts)
+        with st.parameters(self.run_of()):
+            built = torch.nn.ParameterList([torch.nn.Parameter(part) for part in parts])
+        self.assert_same([each.clone() for each in built], parts)
+
     def test_a_model_is_built_in_the_engine(self):
         run = self.run_of("256KiB")
         torch.manual_seed(3)

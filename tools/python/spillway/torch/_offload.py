@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import copy
 import json
@@ -15,7 +16,32 @@ from typing import Any
 import spillway
 import torch
 from spillway.torch._run import Run
-from spillway.torch._tensor import EngineTensor, make_home
+from spillway.torch._tensor import EngineTensor, extent_of, make_home
+from torch.multiprocessing.reductions import StorageWeakRef
+
+
+class _Memory:
+    """The memory of parameters that move into the engine. There each gets bytes of its own, so two whose memory overlaps
+    would be tied no longer."""
+
+    def __init__(self) -> None:
+        # By storage: (first byte, byte after the last, name) of each parameter, in order. The weak reference keeps the identity
+        # of a storage that is gone from being another's.
+        self._taken: dict[StorageWeakRef, list[tuple[int, int, str]]] = {}
+
+    def take(self, name: str, param: torch.nn.Parameter) -> None:
+        """Records a parameter. Raises InvalidArgument if its memory overlaps that of another."""
+        begin = param.storage_offset() * param.element_size()
+        end = begin + extent_of(param) * param.element_size()
+        taken = self._taken.setdefault(StorageWeakRef(param.untyped_storage()), [])
+        at = bisect.bisect(taken, (begin, end, name))
+        for other_begin, other_end, other in taken[max(at - 1, 0):at + 1]:
+            if begin < other_end and other_begin < end:
+                raise spillway.InvalidArgument(
+                    f"the memory of the parameters {other} and {name} overlaps, and they are two objects, which would be two "
+                    "tensors in the engine: to tie them, make them one object (`b.weight = a.weight`); otherwise give one a "
+                    "copy (`b.weight.data = b.weight.data.clone()`)")
+        taken.insert(at, (begin, end, name))
 
 
 def _move(run: Run, name: str, param: torch.nn.Parameter) -> torch.nn.Parameter:
@@ -45,11 +71,15 @@ def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Modu
     Each parameter is one tile, so `pinned` must have room for the parameters that one operation uses together, and no more.
     If the run is on a GPU, so must `device_memory`. From now on the parameters are on the run's device, wherever they were
     before. Buffers stay where they are: `model.to(run.device)` moves them.
-    Tied parameters stay tied. A second model in a run needs a `prefix` for its parameters' names.
+    Tied parameters stay tied if they are one object: two objects that share memory raise. A second model in a run needs a `prefix` for its parameters' names.
     A Hugging Face model's save_pretrained then writes what spillway.torch.save_pretrained writes, and that of a PEFT model
     its adapters, as before. Code that needs a weight's address (.data_ptr()) raises, and so do copies of the model (deepcopy,
     pickling). torch.compile leaves operations on weights in the engine uncompiled, and raises with fullgraph=True.
     """
+    memory = _Memory()
+    for name, param in model.named_parameters():
+        if not isinstance(param, EngineTensor) and param.numel() > 0:
+            memory.take(name, param)
     run.has_changed()
     replaced: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
     for path, module in model.named_modules():
@@ -114,6 +144,7 @@ def parameters(run: Run, prefix: str = "") -> Iterator[None]:
     the store is continued. spillway.torch.save_pretrained writes such a model."""
     run.has_changed()
     register = torch.nn.Module.register_parameter
+    memory = _Memory()
     number = 0
 
     def move_and_register(module: torch.nn.Module, name: str, param: torch.nn.Parameter | None) -> None:
@@ -121,6 +152,7 @@ def parameters(run: Run, prefix: str = "") -> Iterator[None]:
         if param is not None and not isinstance(param, EngineTensor) and param.numel() > 0:
             # The parameter object itself becomes the one in the engine: the code that made it may go on using it, for
             # example to initialise it.
+            memory.take(f"{number}.{name}", param)
             moved = _move(run, f"{prefix}{number}.{name}", param)
             try:
                 torch.utils.swap_tensors(param, moved)
