@@ -315,6 +315,20 @@ class OffloadTest(TorchTest):
         for late in (True, False):
             self.assert_same(trained(True, late), trained(False, late))
 
+    def test_parameters_that_were_collected_before_and_replaced_are_refused(self):
+        model, run = torch.nn.LSTM(4, 8), self.run_of()
+        before = list(model.parameters())
+        st.offload(model, run)
+        with self.assertRaisesRegex(spillway.FailedPrecondition, r"parameter 0.0 was replaced.*collect the parameters after off"):
+            st.SGD(before, lr=0.1, store=run)
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "parameter 0 was replaced"):
+            st.offload(torch.nn.ParameterList(before), run)
+        optimizer = st.SGD(model.parameters(), lr=0.1, store=run)
+        weight = model.weight_hh_l0.detach().clone()
+        model(torch.ones(2, 3, 4))[0].sum().backward()
+        optimizer.step()
+        self.assertFalse(torch.equal(model.weight_hh_l0, weight))
+
     def test_an_offloaded_parameter_that_was_frozen_is_trained(self):
         results = []
         for moves in (False, True):

@@ -18,6 +18,9 @@ import torch
 from spillway.torch._run import Run
 from spillway.torch._tensor import EngineTensor, extent_of, make_home
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils.weak import WeakIdKeyDictionary
+
+_replaced = WeakIdKeyDictionary()  # parameters whose place in a model offload() has given to another object
 
 
 class _Memory:
@@ -44,7 +47,15 @@ class _Memory:
         taken.insert(at, (begin, end, name))
 
 
+def _check_not_replaced(param: torch.Tensor, name: str) -> None:
+    if param in _replaced:
+        raise spillway.FailedPrecondition(f"parameter {name} was replaced in its model by offload(), which could not keep the "
+                                          "object because something else referred to it (as torch.nn.LSTM does): collect the "
+                                          "parameters after offload()")
+
+
 def _move(run: Run, name: str, param: torch.nn.Parameter) -> torch.nn.Parameter:
+    _check_not_replaced(param, name)
     if param._backward_hooks or param._post_accumulate_grad_hooks or param.grad is not None:
         raise spillway.FailedPrecondition(f"parameter {name} has hooks, an optimizer with update='backward' or "
                                           "gradients='engine', or a gradient, which would be lost: offload the model first")
@@ -65,8 +76,8 @@ def _move(run: Run, name: str, param: torch.nn.Parameter) -> torch.nn.Parameter:
 def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Module:
     """Moves the model's parameters into the engine, with their current values, and returns the model. Make the optimizer
     afterwards: its load_state_dict also brings weights in the engine to the commit, if the commit has them. The parameters
-    stay the same objects, so groups of them may have been made before. Only one that a weak reference, or a graph, refers to
-    is replaced by another object.
+    stay the same objects, so groups of them may have been made before. Only one that a weak reference (as in torch.nn.LSTM,
+    GRU and RNN), or a graph, refers to is replaced by another object. An optimizer that is given the old one raises.
 
     Each parameter is one tile, so `pinned` must have room for the parameters that one operation uses together, and no more.
     If the run is on a GPU, so must `device_memory`. From now on the parameters are on the run's device, wherever they were
@@ -92,6 +103,7 @@ def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Modu
                     torch.utils.swap_tensors(param, moved)
                 except RuntimeError:
                     replaced[param] = moved
+                    _replaced[param] = True
                 del moved  # after a swap this is the tensor in memory
             module._parameters[name] = replaced.get(param, param)
     names = [each.__name__ for each in type(model).__mro__]
@@ -231,8 +243,9 @@ def save_pretrained(model: torch.nn.Module, folder: str | os.PathLike[str],
 
 def weight_of(run: Run, param: torch.Tensor, name: str) -> int | None:
     """Returns the engine's id of a parameter that lives there; None: it lies in memory. Raises InvalidArgument if it lives
-    in another run's engine, or is a view."""
+    in another run's engine, or is a view, and FailedPrecondition if offload() has replaced it."""
     if not isinstance(param, EngineTensor):
+        _check_not_replaced(param, name)
         return None
     if param._home.engine is not run.engine:
         raise spillway.InvalidArgument(f"parameter {name} is {param!r} of another run: give the optimizer the run that its "
