@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights, gradients and activations in the engine give the same numbers as in memory. Unsupported uses raise errors."""
 
+import contextlib
 import copy
 import ctypes
 import errno
 import gc
+import io
 import os
 import pathlib
 import pickle
@@ -142,6 +144,21 @@ class OffloadTest(TorchTest):
         with st.parameters(self.run_of()):
             built = torch.nn.ParameterList([torch.nn.Parameter(part) for part in parts])
         self.assert_same([each.clone() for each in built], parts)
+
+    def test_parameters_that_were_not_row_major_are_told_of_once(self):
+        def make(order):
+            torch.manual_seed(3)
+            return torch.nn.Sequential(*[torch.nn.Conv2d(4, 4, 3) for _ in range(2)]).to(memory_format=order)
+
+        expected = [param.detach().clone() for param in make(torch.contiguous_format).parameters()]
+        for order, lines in ((torch.contiguous_format, 0), (torch.channels_last, 1)):
+            err = io.StringIO()
+            with contextlib.redirect_stderr(err):
+                model = st.offload(make(order), st.open(None, report=False))
+            self.assertEqual(err.getvalue().count("is not row-major"), lines)
+            self.assertEqual(err.getvalue().count("parameter 0.weight is not row-major"), lines)
+            self.assertTrue(all(param.is_contiguous() for param in model.parameters()))
+            self.assert_same([param.clone() for param in model.parameters()], expected)
 
     def test_a_model_is_built_in_the_engine(self):
         run = self.run_of("256KiB")

@@ -67,6 +67,8 @@ def _move(run: Run, name: str, param: torch.nn.Parameter) -> torch.nn.Parameter:
     if param.device.type != "cpu" and param.device != run.device:
         raise spillway.InvalidArgument(f"parameter {name} is on {param.device}, and the run on {run.device}: open it with "
                                        f"spillway.torch.open(..., device='{param.device}')")
+    if not param.is_contiguous():
+        run.report.reorders(name)
     home = make_home(run, f"weights/{name}", param, "parameter", run.device, data=param)
     moved = torch.nn.Parameter(home.tensor(), requires_grad=param.requires_grad)
     moved.__dict__.update(param.__dict__)  # attributes that other code has set
@@ -82,7 +84,10 @@ def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Modu
     Each parameter is one tile, so `pinned` must have room for the parameters that one operation uses together, and no more.
     If the run is on a GPU, so must `device_memory`. From now on the parameters are on the run's device, wherever they were
     before. Buffers stay where they are: `model.to(run.device)` moves them.
-    Tied parameters stay tied if they are one object: two objects that share memory raise. A second model in a run needs a `prefix` for its parameters' names.
+    In the engine parameters are row-major. If one was not, as after .to(memory_format=torch.channels_last), operations may
+    round otherwise than on the one in memory: a line on stderr says so.
+    Tied parameters stay tied if they are one object: two objects that share memory raise. A second model in a run needs a
+    `prefix` for its parameters' names.
     A Hugging Face model's save_pretrained then writes what spillway.torch.save_pretrained writes, and that of a PEFT model
     its adapters, as before. Code that needs a weight's address (.data_ptr()) raises, and so do copies of the model (deepcopy,
     pickling). torch.compile leaves operations on weights in the engine uncompiled, and raises with fullgraph=True.
