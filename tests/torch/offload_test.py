@@ -358,6 +358,34 @@ class OffloadTest(TorchTest):
             results.append([each.detach().clone() for each in model.parameters()])
         self.assert_same(*results)
 
+    def test_torch_compile_leaves_the_packages_code_alone(self):
+        from torch._dynamo import convert_frame
+        files = []
+        hook = convert_frame.register_bytecode_hook(lambda code, _: files.append(code.co_filename))
+        self.addCleanup(torch._dynamo.reset)
+        self.addCleanup(hook.remove)
+        package = os.path.dirname(st.__file__)
+        results = []
+        for compiles in (False, True):
+            model, run = tiny_model(), self.run_of()
+            st.offload(model, run)
+            optimizer = st.AdamW(model.parameters(), store=run, gradients="engine")
+
+            def loss_of(x):
+                return (model(x * 2) * 3).square().mean()
+
+            compute = torch.compile(loss_of, backend="eager") if compiles else loss_of
+            for step in range(3):
+                with st.saved_tensors(run):
+                    loss = compute(torch.ones(100 + step, 32))
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            results.append([param.detach().clone() for param in model.parameters()])
+        self.assertIn(__file__, files)  # what surrounds the operations on weights is compiled
+        self.assertEqual([file for file in files if file.startswith(package)], [])
+        self.assert_same(*results)
+
     def test_a_parameter_that_cannot_be_swapped_is_replaced(self):
         model = torch.nn.ModuleList([torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)])
         model[1].weight = model[0].weight

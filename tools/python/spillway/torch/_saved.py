@@ -127,6 +127,7 @@ def saved_tensors(run: Run) -> Iterator[None]:
     room = run.room
     known: weakref.WeakValueDictionary[Any, _Saved] = weakref.WeakValueDictionary()
 
+    @torch.compiler.disable
     def pack(tensor: torch.Tensor) -> Any:
         if not _is_worth(tensor, run):
             # Detached, so that an output does not keep its own graph alive.
@@ -144,6 +145,7 @@ def saved_tensors(run: Run) -> Iterator[None]:
             known[key] = saved
         return saved
 
+    @torch.compiler.disable
     def unpack(packed: Any) -> torch.Tensor:
         return packed.tensor()
 

@@ -164,6 +164,7 @@ class EngineTensor(torch.Tensor):
                                           "weights to files")
 
     @classmethod
+    @torch.compiler.disable  # Dynamo would compile what runs an operation, anew for each tensor
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         special = _SPECIAL.get(func)
