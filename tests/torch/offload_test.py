@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights, gradients and activations in the engine give the same numbers as in memory. Unsupported uses raise errors."""
 
+import contextlib
 import copy
 import ctypes
 import errno
 import gc
+import io
 import os
 import pathlib
 import pickle
@@ -105,6 +107,58 @@ class OffloadTest(TorchTest):
         st.offload(model, self.run_of())
         self.assertIs(model[1].weight, model[0].weight)
         self.assertEqual(len(list(model.parameters())), 3)
+
+    def test_two_parameters_that_share_memory_are_refused(self):
+        def assign(model):
+            model[1].weight = torch.nn.Parameter(model[0].weight)
+
+        def assign_data(model):
+            model[1].weight.data = model[0].weight.data
+
+        def assign_part(model):
+            model[1].weight = torch.nn.Parameter(model[0].weight.detach()[:4])
+
+        for tie in (assign, assign_data, assign_part):
+            model = torch.nn.ModuleList([torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)])
+            tie(model)
+            with self.assertRaisesRegex(spillway.InvalidArgument, "0.weight and 1.weight overlaps.*make them one object"):
+                st.offload(model, self.run_of())
+            for param in model.parameters():
+                self.assertNotIsInstance(param, EngineTensor)
+        with st.parameters(self.run_of()):
+            values = torch.ones(4, 4)
+            model = torch.nn.ParameterList([torch.nn.Parameter(values)])
+            with self.assertRaisesRegex(spillway.InvalidArgument, "overlaps"):
+                model.append(torch.nn.Parameter(values[1:]))
+            del values
+            other = torch.nn.Parameter(torch.ones(4, 4))
+            model.append(other)
+            with self.assertRaisesRegex(spillway.FailedPrecondition, "cannot share the bytes of .*tie the parameters themselves"):
+                other.data = model[0].data
+
+    def test_parameters_side_by_side_in_one_buffer_are_not_tied(self):
+        buffer = torch.arange(24.0)
+        parts = [buffer[16:].view(2, 4), buffer[:8].view(4, 2).t(), buffer[8:16]]
+        model = st.offload(torch.nn.ParameterList([torch.nn.Parameter(part) for part in parts]), self.run_of())
+        self.assert_same([each.clone() for each in model], parts)
+        with st.parameters(self.run_of()):
+            built = torch.nn.ParameterList([torch.nn.Parameter(part) for part in parts])
+        self.assert_same([each.clone() for each in built], parts)
+
+    def test_parameters_that_were_not_row_major_are_told_of_once(self):
+        def make(order):
+            torch.manual_seed(3)
+            return torch.nn.Sequential(*[torch.nn.Conv2d(4, 4, 3) for _ in range(2)]).to(memory_format=order)
+
+        expected = [param.detach().clone() for param in make(torch.contiguous_format).parameters()]
+        for order, lines in ((torch.contiguous_format, 0), (torch.channels_last, 1)):
+            err = io.StringIO()
+            with contextlib.redirect_stderr(err):
+                model = st.offload(make(order), st.open(None, report=False))
+            self.assertEqual(err.getvalue().count("is not row-major"), lines)
+            self.assertEqual(err.getvalue().count("parameter 0.weight is not row-major"), lines)
+            self.assertTrue(all(param.is_contiguous() for param in model.parameters()))
+            self.assert_same([param.clone() for param in model.parameters()], expected)
 
     def test_a_model_is_built_in_the_engine(self):
         run = self.run_of("256KiB")
@@ -278,6 +332,20 @@ class OffloadTest(TorchTest):
         for late in (True, False):
             self.assert_same(trained(True, late), trained(False, late))
 
+    def test_parameters_that_were_collected_before_and_replaced_are_refused(self):
+        model, run = torch.nn.LSTM(4, 8), self.run_of()
+        before = list(model.parameters())
+        st.offload(model, run)
+        with self.assertRaisesRegex(spillway.FailedPrecondition, r"parameter 0.0 was replaced.*collect the parameters after off"):
+            st.SGD(before, lr=0.1, store=run)
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "parameter 0 was replaced"):
+            st.offload(torch.nn.ParameterList(before), run)
+        optimizer = st.SGD(model.parameters(), lr=0.1, store=run)
+        weight = model.weight_hh_l0.detach().clone()
+        model(torch.ones(2, 3, 4))[0].sum().backward()
+        optimizer.step()
+        self.assertFalse(torch.equal(model.weight_hh_l0, weight))
+
     def test_an_offloaded_parameter_that_was_frozen_is_trained(self):
         results = []
         for moves in (False, True):
@@ -288,6 +356,34 @@ class OffloadTest(TorchTest):
             optimizer = st.SGD(model.parameters(), lr=0.1, store=run)
             train(model.requires_grad_(True), optimizer, 2)
             results.append([each.detach().clone() for each in model.parameters()])
+        self.assert_same(*results)
+
+    def test_torch_compile_leaves_the_packages_code_alone(self):
+        from torch._dynamo import convert_frame
+        files = []
+        hook = convert_frame.register_bytecode_hook(lambda code, _: files.append(code.co_filename))
+        self.addCleanup(torch._dynamo.reset)
+        self.addCleanup(hook.remove)
+        package = os.path.dirname(st.__file__)
+        results = []
+        for compiles in (False, True):
+            model, run = tiny_model(), self.run_of()
+            st.offload(model, run)
+            optimizer = st.AdamW(model.parameters(), store=run, gradients="engine")
+
+            def loss_of(x):
+                return (model(x * 2) * 3).square().mean()
+
+            compute = torch.compile(loss_of, backend="eager") if compiles else loss_of
+            for step in range(3):
+                with st.saved_tensors(run):
+                    loss = compute(torch.ones(100 + step, 32))
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            results.append([param.detach().clone() for param in model.parameters()])
+        self.assertIn(__file__, files)  # what surrounds the operations on weights is compiled
+        self.assertEqual([file for file in files if file.startswith(package)], [])
         self.assert_same(*results)
 
     def test_a_parameter_that_cannot_be_swapped_is_replaced(self):

@@ -241,6 +241,58 @@ if sys.argv[1] == "close":
             optimizer.step()
         del optimizer
 
+    def test_gradients_that_backward_has_used_are_not_dropped_in_silence(self):
+        model = tiny_model()
+        optimizer = st.AdamW(model.parameters(), lr=1e-2, update="backward")
+
+        def backward():
+            model(torch.ones(2, 32)).square().sum().backward()
+
+        def drop_and_backward():
+            model.zero_grad()
+            backward()
+
+        def weights():
+            return [param.detach().clone() for param in model.parameters()]
+
+        saved = optimizer.full_state_dict()
+        for again in (drop_and_backward, optimizer.zero_grad):
+            for end in (optimizer.step, lambda: optimizer.load_state_dict(saved)):
+                before = weights()
+                backward()
+                updated = weights()
+                self.assertFalse(torch.equal(before[0], updated[0]))
+                with self.assertRaisesRegex(spillway.FailedPrecondition, r"was updated in an earlier backward, and step\(\) was"):
+                    again()
+                self.assert_same(weights(), updated)
+                model.zero_grad()
+                end()
+                optimizer.zero_grad()
+
+    def test_a_backward_through_another_optimizers_parameters_is_told(self):
+        torch.manual_seed(3)
+        generator, critic = Linear(8, 8), Linear(8, 1)
+        of_generator, of_critic = (st.Adam(model.parameters(), update="backward") for model in (generator, critic))
+
+        def step(freezes):
+            made = generator(torch.ones(4, 8))
+            critic.zero_grad()
+            critic(made.detach()).sum().backward()
+            of_critic.step()
+            before = critic.weight.detach().clone()
+            generator.zero_grad()
+            critic.requires_grad_(not freezes)
+            critic(made).sum().backward()
+            of_generator.step()
+            critic.requires_grad_(True)
+            return torch.equal(critic.weight, before)
+
+        for _ in range(2):
+            self.assertTrue(step(freezes=True))
+        self.assertFalse(step(freezes=False))
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "during another model's backward"):
+            step(freezes=False)
+
     def test_a_view_of_a_gradient_in_the_engine_is_used_as_it_reads(self):
         results = []
         for make in (lambda params: torch.optim.AdamW(params, lr=0.1), lambda params: st.AdamW(params, lr=0.1, gradients="engine")):

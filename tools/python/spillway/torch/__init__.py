@@ -18,8 +18,9 @@ activations can rest there, too:
     with st.saved_tensors(run):                                           # activations that backward needs
         loss = model(**batch).loss
 
-The computed numbers are bit-identical to those with everything in memory, whatever the budget. To train on a GPU, open the
-run there: `st.open("nvme/run", pinned="2GiB", device="cuda:0", device_memory="4GiB")`.
+The computed numbers are bit-identical to those with everything in memory, whatever the budget, if the parameters are row-major
+in memory. To train on a GPU, open the run there:
+`st.open("nvme/run", pinned="2GiB", device="cuda:0", device_memory="4GiB")`.
 """
 
 from spillway.torch._checkpoints import Checkpoints

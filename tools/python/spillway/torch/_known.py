@@ -23,6 +23,7 @@ class Known:
         self.version = 0  # autograd version of the weight after the optimizer last read or wrote it
         self.gradient: Home | None = None  # where the gradient lives in the engine; None: in memory
         self.hook: Any = None  # what runs when its gradient is there
+        self.updated_in: int | None = None  # id of the last backward that updated it
         self.step = 0  # without state it is 0
 
     @property

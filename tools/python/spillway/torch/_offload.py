@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import copy
 import json
@@ -15,10 +16,46 @@ from typing import Any
 import spillway
 import torch
 from spillway.torch._run import Run
-from spillway.torch._tensor import EngineTensor, make_home
+from spillway.torch._tensor import EngineTensor, extent_of, make_home
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils.weak import WeakIdKeyDictionary
+
+_replaced = WeakIdKeyDictionary()  # parameters whose place in a model offload() has given to another object
+
+
+class _Memory:
+    """The memory of parameters that move into the engine. There each gets bytes of its own, so two whose memory overlaps
+    would be tied no longer."""
+
+    def __init__(self) -> None:
+        # By storage: (first byte, byte after the last, name) of each parameter, in order. The weak reference keeps the identity
+        # of a storage that is gone from being another's.
+        self._taken: dict[StorageWeakRef, list[tuple[int, int, str]]] = {}
+
+    def take(self, name: str, param: torch.nn.Parameter) -> None:
+        """Records a parameter. Raises InvalidArgument if its memory overlaps that of another."""
+        begin = param.storage_offset() * param.element_size()
+        end = begin + extent_of(param) * param.element_size()
+        taken = self._taken.setdefault(StorageWeakRef(param.untyped_storage()), [])
+        at = bisect.bisect(taken, (begin, end, name))
+        for other_begin, other_end, other in taken[max(at - 1, 0):at + 1]:
+            if begin < other_end and other_begin < end:
+                raise spillway.InvalidArgument(
+                    f"the memory of the parameters {other} and {name} overlaps, and they are two objects, which would be two "
+                    "tensors in the engine: to tie them, make them one object (`b.weight = a.weight`); otherwise give one a "
+                    "copy (`b.weight.data = b.weight.data.clone()`)")
+        taken.insert(at, (begin, end, name))
+
+
+def _check_not_replaced(param: torch.Tensor, name: str) -> None:
+    if param in _replaced:
+        raise spillway.FailedPrecondition(f"parameter {name} was replaced in its model by offload(), which could not keep the "
+                                          "object because something else referred to it (as torch.nn.LSTM does): collect the "
+                                          "parameters after offload()")
 
 
 def _move(run: Run, name: str, param: torch.nn.Parameter) -> torch.nn.Parameter:
+    _check_not_replaced(param, name)
     if param._backward_hooks or param._post_accumulate_grad_hooks or param.grad is not None:
         raise spillway.FailedPrecondition(f"parameter {name} has hooks, an optimizer with update='backward' or "
                                           "gradients='engine', or a gradient, which would be lost: offload the model first")
@@ -30,6 +67,8 @@ def _move(run: Run, name: str, param: torch.nn.Parameter) -> torch.nn.Parameter:
     if param.device.type != "cpu" and param.device != run.device:
         raise spillway.InvalidArgument(f"parameter {name} is on {param.device}, and the run on {run.device}: open it with "
                                        f"spillway.torch.open(..., device='{param.device}')")
+    if not param.is_contiguous():
+        run.report.reorders(name)
     home = make_home(run, f"weights/{name}", param, "parameter", run.device, data=param)
     moved = torch.nn.Parameter(home.tensor(), requires_grad=param.requires_grad)
     moved.__dict__.update(param.__dict__)  # attributes that other code has set
@@ -39,17 +78,24 @@ def _move(run: Run, name: str, param: torch.nn.Parameter) -> torch.nn.Parameter:
 def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Module:
     """Moves the model's parameters into the engine, with their current values, and returns the model. Make the optimizer
     afterwards: its load_state_dict also brings weights in the engine to the commit, if the commit has them. The parameters
-    stay the same objects, so groups of them may have been made before. Only one that a weak reference, or a graph, refers to
-    is replaced by another object.
+    stay the same objects, so groups of them may have been made before. Only one that a weak reference (as in torch.nn.LSTM,
+    GRU and RNN), or a graph, refers to is replaced by another object. An optimizer that is given the old one raises.
 
     Each parameter is one tile, so `pinned` must have room for the parameters that one operation uses together, and no more.
     If the run is on a GPU, so must `device_memory`. From now on the parameters are on the run's device, wherever they were
     before. Buffers stay where they are: `model.to(run.device)` moves them.
-    Tied parameters stay tied. A second model in a run needs a `prefix` for its parameters' names.
+    In the engine parameters are row-major. If one was not, as after .to(memory_format=torch.channels_last), operations may
+    round otherwise than on the one in memory: a line on stderr says so.
+    Tied parameters stay tied if they are one object: two objects that share memory raise. A second model in a run needs a
+    `prefix` for its parameters' names.
     A Hugging Face model's save_pretrained then writes what spillway.torch.save_pretrained writes, and that of a PEFT model
     its adapters, as before. Code that needs a weight's address (.data_ptr()) raises, and so do copies of the model (deepcopy,
     pickling). torch.compile leaves operations on weights in the engine uncompiled, and raises with fullgraph=True.
     """
+    memory = _Memory()
+    for name, param in model.named_parameters():
+        if not isinstance(param, EngineTensor) and param.numel() > 0:
+            memory.take(name, param)
     run.has_changed()
     replaced: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
     for path, module in model.named_modules():
@@ -62,6 +108,7 @@ def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Modu
                     torch.utils.swap_tensors(param, moved)
                 except RuntimeError:
                     replaced[param] = moved
+                    _replaced[param] = True
                 del moved  # after a swap this is the tensor in memory
             module._parameters[name] = replaced.get(param, param)
     names = [each.__name__ for each in type(model).__mro__]
@@ -114,6 +161,7 @@ def parameters(run: Run, prefix: str = "") -> Iterator[None]:
     the store is continued. spillway.torch.save_pretrained writes such a model."""
     run.has_changed()
     register = torch.nn.Module.register_parameter
+    memory = _Memory()
     number = 0
 
     def move_and_register(module: torch.nn.Module, name: str, param: torch.nn.Parameter | None) -> None:
@@ -121,6 +169,7 @@ def parameters(run: Run, prefix: str = "") -> Iterator[None]:
         if param is not None and not isinstance(param, EngineTensor) and param.numel() > 0:
             # The parameter object itself becomes the one in the engine: the code that made it may go on using it, for
             # example to initialise it.
+            memory.take(f"{number}.{name}", param)
             moved = _move(run, f"{prefix}{number}.{name}", param)
             try:
                 torch.utils.swap_tensors(param, moved)
@@ -199,8 +248,9 @@ def save_pretrained(model: torch.nn.Module, folder: str | os.PathLike[str],
 
 def weight_of(run: Run, param: torch.Tensor, name: str) -> int | None:
     """Returns the engine's id of a parameter that lives there; None: it lies in memory. Raises InvalidArgument if it lives
-    in another run's engine, or is a view."""
+    in another run's engine, or is a view, and FailedPrecondition if offload() has replaced it."""
     if not isinstance(param, EngineTensor):
+        _check_not_replaced(param, name)
         return None
     if param._home.engine is not run.engine:
         raise spillway.InvalidArgument(f"parameter {name} is {param!r} of another run: give the optimizer the run that its "

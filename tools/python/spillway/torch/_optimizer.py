@@ -42,6 +42,8 @@ class OffloadedOptimizer(StateDicts):
                                            "would store it for nothing")
         self._gradients, self._update = gradients, update
         self._known: dict[torch.Tensor, Known] = {}
+        self._last_backward: int | None = None  # id of the last one that updated parameters
+        self._backwards: set[int] = set()
         self.half_done = ""
         me = weakref.ref(self)
 
@@ -340,6 +342,8 @@ class OffloadedOptimizer(StateDicts):
         if not set_to_none and (self._gradients == "engine" or self._update == "backward"):
             raise spillway.InvalidArgument("zero_grad(set_to_none=False): gradients in the engine, and those that backward "
                                            "has used, can only be dropped")
+        for known in self._known.values():
+            self._check_stepped(known)
         self.finish_updates()
         super().zero_grad(set_to_none)
 
@@ -410,6 +414,7 @@ class OffloadedOptimizer(StateDicts):
         group = next((group for group in self.param_groups if any(each is param for each in group["params"])), None)
         if group is None:  # it was removed: as in torch.optim, the gradient stays unused
             return
+        self._check_stepped(known)
         with later_interrupts():  # until .grad says that the gradient was used
             gradient = param.grad
             if is_apart(param):
@@ -418,6 +423,19 @@ class OffloadedOptimizer(StateDicts):
             else:
                 self._do([(group, param, gradient)], 1.0)
                 param.grad = UsedGradient.of(param, known.name)
+            known.updated_in = backward = torch._C._current_graph_task_id()
+            if backward != self._last_backward:
+                self._last_backward, ended = backward, self._backwards
+                torch.autograd.Variable._execution_engine.queue_callback(lambda: ended.add(backward))
+
+    def _check_stepped(self, known: Known) -> None:
+        """Raises FailedPrecondition if a backward has updated the parameter since step(), and did not fail."""
+        if known.updated_in in self._backwards:
+            raise spillway.FailedPrecondition(
+                f"parameter {known.name} was updated in an earlier backward, and step() was not called since: update='backward' "
+                "uses every gradient as soon as backward has computed it, so none can be dropped. Call step() after each "
+                "backward, freeze the parameter with requires_grad_(False) during another model's backward, or use "
+                "update='step'")
 
     @without_gradients
     def _update_gathered(self, gathered: Sequence[Any]) -> None:
@@ -453,6 +471,7 @@ class OffloadedOptimizer(StateDicts):
                     f"parameter {known.name} has a gradient that no backward gave, or was frozen when the optimizer took it "
                     "up, or its group was removed during the backward: with update='backward' nothing else is used. Set its "
                     ".grad to None")
+        self._backwards.clear()
         self.run.engine.end_step()
 
     def _gradient(self, param: torch.Tensor, gradient: torch.Tensor, known: Known) -> torch.Tensor | None:

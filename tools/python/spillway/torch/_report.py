@@ -27,10 +27,19 @@ class Report:
         self.steps = 0
         self._first: tuple[float, int, int] = (0.0, 0, 0)  # end of the first step; bytes read and written by then
         self._last = self._first  # the same for the last step: what follows it belongs to no step
+        self._has_reordered = False  # whether reorders() was called
         self._held = 0  # bytes in the engine at the first step: an optimizer may be gone before the run ends
 
     def holds(self, id: int) -> None:
         self._sizes[id] = self._engine.spec(id)["size_bytes"]
+
+    def reorders(self, name: str) -> None:
+        """Prints, for the first parameter of the run, that its elements get another order in the engine."""
+        if not self._has_reordered:
+            self._say(f"parameter {name} is not row-major in memory (channels_last or transposed), and in the engine it is, as "
+                      "all parameters are: sums may be rounded otherwise than in training in memory. Training in memory gives the same "
+                      "bits after param.data = param.data.contiguous() for such parameters")
+        self._has_reordered = True
 
     def count_step(self, optimizer: Any) -> None:
         if not self._is_wanted:

@@ -14,7 +14,7 @@ import spillway
 import torch
 from spillway.torch._devices import Cpu, Gpu
 from spillway.torch._run import Run
-from spillway.torch._tensor import EngineTensor
+from spillway.torch._tensor import EngineTensor, extent_of
 
 # Smaller activations stay in memory: moving them would cost more than it saves.
 _LEAST_BYTES = 64 << 10
@@ -103,20 +103,15 @@ class _Kept:
         return self.kept
 
 
-def _extent(tensor: torch.Tensor) -> int:
-    """Returns the number of elements in memory from the tensor's first to its last."""
-    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
-
-
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.as_strided((_extent(tensor),), (1,))
+    return tensor.as_strided((extent_of(tensor),), (1,))
 
 
 def _is_worth(tensor: torch.Tensor, run: Run) -> bool:
     is_weight = isinstance(tensor, (EngineTensor, torch.nn.Parameter)) or isinstance(tensor._base, torch.nn.Parameter)
     return (not is_weight and run.has_device(tensor.device) and not tensor.is_conj() and not tensor.is_neg()
             and tensor.layout == torch.strided and not tensor.is_quantized and tensor.numel() > 0
-            and _extent(tensor) <= 2 * tensor.numel() and _extent(tensor) * tensor.element_size() >= _LEAST_BYTES)
+            and extent_of(tensor) <= 2 * tensor.numel() and extent_of(tensor) * tensor.element_size() >= _LEAST_BYTES)
 
 
 @contextlib.contextmanager
@@ -132,6 +127,7 @@ def saved_tensors(run: Run) -> Iterator[None]:
     room = run.room
     known: weakref.WeakValueDictionary[Any, _Saved] = weakref.WeakValueDictionary()
 
+    @torch.compiler.disable
     def pack(tensor: torch.Tensor) -> Any:
         if not _is_worth(tensor, run):
             # Detached, so that an output does not keep its own graph alive.
@@ -149,6 +145,7 @@ def saved_tensors(run: Run) -> Iterator[None]:
             known[key] = saved
         return saved
 
+    @torch.compiler.disable
     def unpack(packed: Any) -> torch.Tensor:
         return packed.tensor()
 

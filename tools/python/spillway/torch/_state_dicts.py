@@ -54,6 +54,7 @@ class StateDicts(torch.optim.Optimizer):
 
     run: Run
     half_done: str  # why parts of the state are of different steps; empty: all of it is of one step
+    _backwards: set[int]  # ids of backwards that updated parameters and have ended without an error since step()
     _kind: str
     _format: str
     _prefix: str
@@ -186,6 +187,7 @@ class StateDicts(torch.optim.Optimizer):
         for known in self._known.values():
             known.version = -1  # the next step compares the weight with its rounded master weight
         self.half_done = ""
+        self._backwards.clear()
         for hook in list(self._optimizer_load_state_dict_post_hooks.values()):
             hook(self)
 

@@ -130,6 +130,9 @@ class EngineTensor(torch.Tensor):
         if (isinstance(value, EngineTensor) and (value._home, value._generation) == (self._home, self._generation)
                 and (value.shape, value.stride(), value.storage_offset()) == (self.shape, self.stride(), self.storage_offset())):
             return  # as when a module is moved to the device where it is
+        if isinstance(value, EngineTensor) and value._home is not self._home:
+            raise spillway.FailedPrecondition(f"{self!r} cannot share the bytes of {value!r}: tie the parameters themselves "
+                                              "(`b.weight = a.weight`), or copy the values (`.data.copy_(...)`)")
         if value.device != self.device:
             raise spillway.FailedPrecondition(f"{self!r} cannot move to {value.device}: operations find it on {self.device}, the "
                                               "device of its run (spillway.torch.open(..., device=))")
@@ -161,6 +164,7 @@ class EngineTensor(torch.Tensor):
                                           "weights to files")
 
     @classmethod
+    @torch.compiler.disable  # Dynamo would compile what runs an operation, anew for each tensor
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         special = _SPECIAL.get(func)
@@ -175,14 +179,18 @@ class EngineTensor(torch.Tensor):
         return _run(func, args, kwargs)
 
 
+def extent_of(tensor: torch.Tensor) -> int:
+    """Returns the number of elements in memory from the tensor's first to its last. REQUIRES: it has elements."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride()))
+
+
 def _check(tensor: EngineTensor) -> None:
     """Raises FailedPrecondition if the tensor's metadata does not match what the engine has."""
     home = tensor._home
     if tensor._generation != home.generation:
         raise spillway.FailedPrecondition(f"{tensor!r} is void: its values were used by an update, or replaced by others. "
                                           "Keep a clone() of a gradient that is needed later")
-    extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride()))
-    if tensor.dtype != home.dtype or (tensor.numel() > 0 and tensor.storage_offset() + extent > home.numel):
+    if tensor.dtype != home.dtype or (tensor.numel() > 0 and tensor.storage_offset() + extent_of(tensor) > home.numel):
         raise spillway.FailedPrecondition(
             f"{home.name} is {tuple(home.shape)}, {home.dtype} in the engine, and was made {tuple(tensor.shape)}, {tensor.dtype} "
             "since: change shapes and types before spillway.torch.offload")
