@@ -182,10 +182,14 @@ absl::Status Catalog::SwitchToWal() {
 
 // Announces a log that grows. The state is whole meanwhile: what is not in the file is in the log.
 void Catalog::CheckLogIsBounded(const SqliteDatabase::Checkpoint& checkpoint) {
+  // One reader that was there for a moment may hold the pages of one large commit.
   const bool is_held =
       checkpoint.moved_pages < checkpoint.log_pages && checkpoint.log_pages > kAnnouncedLogPages;
-  if (has_announced_ || !announce_ || (checkpoint.status.ok() && !is_held)) return;
-  has_announced_ = true;
+  const int held_before = std::exchange(held_log_pages_, is_held ? checkpoint.log_pages : 0);
+  const bool grows = held_before > 0 && held_log_pages_ > held_before;
+  bool& has_announced = checkpoint.status.ok() ? has_announced_reader_ : has_announced_failure_;
+  if (has_announced || !announce_ || (checkpoint.status.ok() && !grows)) return;
+  has_announced = true;
   announce_(checkpoint.status.ok()
                 ? absl::StrCat("a program that reads ", path(),
                                " keeps the catalog's log in use, so ", path(),

@@ -125,7 +125,9 @@ class Catalog {
   std::unique_ptr<SqliteDatabase> database_;
   CatalogMeta meta_;
   Announce announce_;
-  bool has_announced_ = false;
+  bool has_announced_failure_ = false;
+  bool has_announced_reader_ = false;
+  int held_log_pages_ = 0;  // at the last checkpoint, if readers held pages of a long log
   std::optional<SqliteStatement> find_tensor_;
   std::optional<SqliteStatement> read_pages_;
 };

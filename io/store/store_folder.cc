@@ -143,12 +143,15 @@ absl::StatusOr<bool> Exists(const std::string& path) {
   return FileErrorToStatus(errno, absl::StrCat("look for ", path));
 }
 
-// Whether the path leads to the file or folder that is open as `fd`.
-bool LeadsTo(const std::string& path, int fd) {
+// Whether the path leads to the file or folder that is open as `fd`. True without an open file.
+absl::StatusOr<bool> LeadsTo(const std::string& path, int fd) {
+  if (fd < 0) return true;
   struct stat named;
   struct stat open;
-  return ::stat(path.c_str(), &named) == 0 && ::fstat(fd, &open) == 0 &&
-         named.st_dev == open.st_dev && named.st_ino == open.st_ino;
+  if (::stat(path.c_str(), &named) == 0 && ::fstat(fd, &open) == 0)
+    return named.st_dev == open.st_dev && named.st_ino == open.st_ino;
+  if (errno == ENOENT || errno == ENOTDIR || errno == ELOOP) return false;
+  return FileErrorToStatus(errno, absl::StrCat("look for ", path));
 }
 
 // Makes `path` and its missing parents; appends each folder that was made to `made`.
@@ -293,8 +296,9 @@ std::string StoreFolder::HolderOfLock() const {
 
 absl::Status StoreFolder::CheckIsThere() const {
   if (!is_there()) return absl::OkStatus();
-  if (LeadsTo(path_, folder_fd_) && (lock_fd_ < 0 || LeadsTo(File(kLockName), lock_fd_)))
-    return absl::OkStatus();
+  SPILLWAY_ASSIGN_OR_RETURN(const bool has_folder, LeadsTo(path_, folder_fd_));
+  SPILLWAY_ASSIGN_OR_RETURN(const bool has_lock, LeadsTo(File(kLockName), lock_fd_));
+  if (has_folder && has_lock) return absl::OkStatus();
   for (const int fd : {folder_fd_, lock_fd_}) {
     struct stat info;
     if (fd < 0 || ::fstat(fd, &info) != 0 || info.st_nlink > 0) continue;
@@ -325,7 +329,8 @@ absl::Status StoreFolder::InUse() const {
 
 // NotFound if no name leads to the folder that was opened.
 absl::Status StoreFolder::CheckIsNamed() const {
-  if (LeadsTo(path_, folder_fd_)) return absl::OkStatus();
+  SPILLWAY_ASSIGN_OR_RETURN(const bool is_named, LeadsTo(path_, folder_fd_));
+  if (is_named) return absl::OkStatus();
   return absl::NotFoundError(
       absl::StrCat("store folder ", path_, " was removed while it was opened; try again"));
 }
@@ -365,7 +370,8 @@ absl::Status StoreFolder::TakeLock(bool to_read) {
       made_lock_file_ = false;
       return error == EWOULDBLOCK ? InUse() : FileErrorToStatus(error, absl::StrCat("lock ", path));
     }
-    if (LeadsTo(path, lock_fd_)) break;
+    SPILLWAY_ASSIGN_OR_RETURN(const bool is_named, LeadsTo(path, lock_fd_));
+    if (is_named) break;
     ::close(std::exchange(lock_fd_, -1));  // the locked file was just removed by its owner
   }
   base::CloseInChildren(lock_fd_);
@@ -494,7 +500,10 @@ absl::Status StoreFolder::CheckFiles() const {
 absl::Status StoreFolder::Sync() const { return SyncFd(folder_fd_, path_); }
 
 absl::Status StoreFolder::RemoveFile(const std::string& path) const {
-  SPILLWAY_RETURN_IF_ERROR(CheckIsThere());
+  // Without any lock file no other store has the folder: a program that cleans up has removed ours.
+  SPILLWAY_ASSIGN_OR_RETURN(const bool has_folder, LeadsTo(path_, folder_fd_));
+  SPILLWAY_ASSIGN_OR_RETURN(const bool has_lock_file, Exists(File(kLockName)));
+  if (!has_folder || has_lock_file) SPILLWAY_RETURN_IF_ERROR(CheckIsThere());
   if (::unlink(path.c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
   return FileErrorToStatus(errno, absl::StrCat("remove ", path));
 }

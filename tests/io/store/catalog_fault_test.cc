@@ -296,6 +296,16 @@ TEST_F(CatalogLogTest, AFileThatCannotBeWrittenIsAnnouncedOnceAndNothingIsLost) 
   EXPECT_TRUE(PageIs(*store_, io_, **store_->FindTensor("w"), 0, num_commits_));
 }
 
+TEST_F(CatalogLogTest, AReaderBesideOneLargeCommitIsNotAnnounced) {
+  auto reader = SqliteDatabase::Open(catalog_, SqliteDatabase::Mode::kReadShared);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  ASSERT_TRUE((*reader)->Execute("SELECT * FROM last_commit").ok());
+  ASSERT_TRUE(store_->Commit(std::string(4'000'000, 'x')).ok());
+  reader->reset();
+  Commit(10);
+  EXPECT_THAT(announced_, ::testing::IsEmpty());
+}
+
 TEST_F(CatalogLogTest, AReaderInTheWayIsAnnouncedOnceAndTheLogIsStartedAgainAfterIt) {
   auto reader = SqliteDatabase::Open(catalog_, SqliteDatabase::Mode::kReadShared);
   ASSERT_TRUE(reader.ok()) << reader.status();

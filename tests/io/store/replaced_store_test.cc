@@ -163,5 +163,17 @@ TEST_F(ReplacedStore, AStoreThatIsMovedBackGoesOn) {
   EXPECT_TRUE(store->Commit("two").ok());
 }
 
+// As programs do that remove old files from /tmp.
+TEST_F(ReplacedStore, AScratchStoreWithoutItsLockFileLeavesNothing) {
+  StoreOptions options = Options();
+  options.scratch = true;
+  auto store = Open(options);
+  const TensorIndex tensor = *store->AddTensor({"w", "{}", 4}, false);
+  ASSERT_TRUE(WritePage(*store, io_, tensor, 0, 1).ok());
+  ASSERT_TRUE(std::filesystem::remove(options.folders[0] + "/spillway-lock"));
+  store.reset();
+  EXPECT_FALSE(std::filesystem::exists(options.folders[0]));
+}
+
 }  // namespace
 }  // namespace spillway::io
