@@ -77,7 +77,7 @@ absl::Status Mover::Flush() {
   // The kernels that ended meanwhile may have failed, and bytes in pinned memory are not copied.
   SPILLWAY_RETURN_IF_ERROR(transfers().CheckDevice());
   SPILLWAY_RETURN_IF_ERROR(CheckIdle("Commit"));
-  SPILLWAY_RETURN_IF_ERROR(pager_.TakeLostCopy());
+  SPILLWAY_RETURN_IF_ERROR(pager_.TakeFinalError());
   CallerWaits::Request request(&waits_);
   pager_.Commit(request.ticket);
   absl::Status status = WaitFor(&request, TimelineEvent::kNoTile);

@@ -143,8 +143,14 @@ TEST_P(MoverFaultTest, NothingIsCommittedOverAWriteThatFailed) {
 
 TEST_P(MoverFaultTest, ACommitTriesAllWritesThatFailedAgain) {
   StoreAll();
-  for (TileIndex tile = 0; tile < 4; ++tile) ASSERT_TRUE(Put(tile).ok());
+  for (TileIndex tile = 0; tile < 4; ++tile) {
+    const auto lease = mover_->Acquire(tile, Tier::kPinned, Access::kReadWrite, nullptr);
+    ASSERT_TRUE(lease.ok()) << lease.status();
+    std::fill_n(reinterpret_cast<uint32_t*>(lease->data), kTileBytes / 4, ++values_[tile]);
+  }
   faulty_->Inject({.kind = Fault::Kind::kEio, .op = io::IoOp::kWrite, .count = 1000});
+  for (TileIndex tile = 0; tile < 4; ++tile)
+    mover_->EndLease(tile, Tier::kPinned, Access::kReadWrite, nullptr);
   const absl::Status failed = FlushAll(*mover_);
   ASSERT_EQ(failed.code(), absl::StatusCode::kUnavailable) << failed;
   faulty_->Clear();

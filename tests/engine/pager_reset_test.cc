@@ -42,6 +42,16 @@ class PagerReset : public testing::Test {
     }
     return seen;
   }
+  void RunWithFailedWrites() {
+    for (std::vector<Action> actions = pager_.TakeActions(); !actions.empty();
+         actions = pager_.TakeActions()) {
+      for (const Action& action : actions) {
+        if (action.kind != Action::Kind::kTransfer) continue;
+        const bool fails = action.Is(Transfer::kWrite);
+        pager_.TransferDone(action.tile, fails ? absl::UnavailableError("EIO") : absl::OkStatus());
+      }
+    }
+  }
   static bool Has(const std::vector<Action>& actions, Action::Kind kind) {
     return std::any_of(actions.begin(), actions.end(),
                        [kind](const Action& action) { return action.kind == kind; });
@@ -136,14 +146,7 @@ TEST_F(PagerReset, ATransferInFlightEndsFirst) {
 TEST_F(PagerReset, AWriteThatFailedIsNoMatterAfterwards) {
   Write(0);
   ASSERT_TRUE(pager_.Evict(0).ok());
-  for (std::vector<Action> actions = pager_.TakeActions(); !actions.empty();
-       actions = pager_.TakeActions()) {
-    for (const Action& action : actions) {
-      const bool is_write = action.Is(Transfer::kWrite);
-      if (action.kind != Action::Kind::kTransfer) continue;
-      pager_.TransferDone(action.tile, is_write ? absl::UnavailableError("EIO") : absl::OkStatus());
-    }
-  }
+  RunWithFailedWrites();
   Reset(/*stored_below=*/2);
   EXPECT_TRUE(pager_.TakeWriteError().ok());
 }
@@ -161,6 +164,18 @@ TEST(PagerStop, NothingIsWrittenThatNobodyRequested) {
     const std::vector<Action> actions = pager.TakeActions();
     const auto writes = [](const Action& action) { return action.Is(Transfer::kWrite); };
     EXPECT_EQ(std::any_of(actions.begin(), actions.end(), writes), !stops);
+  }
+}
+
+// A commit tries the writes of its own tiles again, so it need not report them first.
+TEST_F(PagerReset, AFailedWriteOfATransientTileIsReportedByACommit) {
+  for (const TileIndex tile : {TileIndex{2}, TileIndex{3}}) {
+    Write(tile);
+    ASSERT_TRUE(pager_.Evict(tile).ok());
+    RunWithFailedWrites();
+    const bool is_transient = tile == 3;
+    EXPECT_EQ(pager_.TakeFinalError().ok(), !is_transient);
+    EXPECT_EQ(pager_.TakeWriteError().ok(), is_transient);
   }
 }
 

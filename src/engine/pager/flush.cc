@@ -51,9 +51,9 @@ void Flush::AddCommitJobs() {
 bool Flush::Finish() {
   if (!is_active() || !jobs_.of(Job::Kind::kFlush).empty()) return false;
   if (status_.ok() && (gathers_ || cursor_ < pages_.num_tiles())) return false;
-  // On success, any write that had failed before has succeeded since. On failure the caller
+  // On success, the writes that had failed before have succeeded since. On failure the caller
   // receives the first failure now, and the next commit tries all of these writes again.
-  pages_.failures().CommitEnded();
+  if (!absl::IsCancelled(status_)) pages_.failures().CommitEnded();
   pages_.actions().push_back({.kind = status_.ok() ? Action::Kind::kGrant : Action::Kind::kFail,
                               .ticket = std::exchange(ticket_, kNoTicket),
                               .status = status_});

@@ -198,7 +198,7 @@ void Pager::TransferDone(TileIndex tile, const absl::Status& status) {
     // failure is recorded here.
     const bool is_streams = ended.transfer == Transfer::kCopyIn && ended.job == nullptr;
     if (is_write || ended.is_leased || (is_streams && !ended.planned))
-      pages_.failures().SetUntold(status, /*is_write=*/is_write);
+      pages_.failures().SetUntold(status, is_write && !pages_[tile].tile->transient);
     if (ended.transfer == Transfer::kCopyIn && absl::IsDataLoss(status)) DropLost(tile);
     EndDiscard(tile);
     plan_.Abandon(/*deviated=*/true);

@@ -94,7 +94,7 @@ class Pager {
   // written either. REQUIRES for all three: no lease, and no request of a caller's. Pause returns
   // false, and does nothing, if a reader has just taken a lease.
   bool Pause();
-  // For the end of the engine: nothing begins any more that no caller requested.
+  // For the end of the engine: no prefetch, write-behind or operation of a plan is added any more.
   void Stop();
   void Resume() { arrivals_.SetPaused(false); }
   void Reset(const std::function<bool(TileIndex)>& is_stored);
@@ -122,8 +122,8 @@ class Pager {
   bool IsAwaited(TileIndex tile) const { return jobs_.IsAwaited(tile); }
   // Returns a failure that was not reported to any caller, once; ok if there is none.
   absl::Status TakeWriteError() { return pages_.failures().TakeUntold(); }
-  // The same for failures of copies alone. A commit tries writes that failed again.
-  absl::Status TakeLostCopy() { return pages_.failures().TakeLostCopy(); }
+  // The same, unless it is a write's that a commit tries again.
+  absl::Status TakeFinalError() { return pages_.failures().TakeFinal(); }
   // Records that a caller is told of `failure` now.
   void Told(const absl::Status& failure) { pages_.failures().Told(failure); }
   // Why the request for a lease has not been granted yet; nullopt if it has been.

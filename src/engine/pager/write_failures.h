@@ -19,11 +19,12 @@ class WriteFailures {
 
   // Keeps a failure that no caller was told of. The next lease reports it, so all counts are
   // closed: no reader takes a lease without the lock.
-  void SetUntold(const absl::Status& failure, bool is_write) {
+  // `is_retried`: a commit will try it again, as it does the writes of tiles that belong to it.
+  void SetUntold(const absl::Status& failure, bool is_retried) {
     leases_.CloseAll();
-    if (is_write && !untold_.ok() && !is_write_) return;  // bytes that are lost matter more
+    if (is_retried && !untold_.ok() && !is_retried_) return;  // the other matters more
     untold_ = failure;
-    is_write_ = is_write;
+    is_retried_ = is_retried;
   }
   // The failure that no caller was told of; ok if there is none.
   const absl::Status& untold() const { return untold_; }
@@ -33,12 +34,12 @@ class WriteFailures {
   }
   // Returns the failure that no caller was told of, and clears it.
   absl::Status TakeUntold() { return std::exchange(untold_, absl::OkStatus()); }
-  // The same, unless it is a write's.
-  absl::Status TakeLostCopy() { return is_write_ ? absl::OkStatus() : TakeUntold(); }
+  // The same, unless a commit will try it again.
+  absl::Status TakeFinal() { return is_retried_ ? absl::OkStatus() : TakeUntold(); }
   // Records that a commit has tried again the writes that failed, and that its caller knows how
   // that ended.
   void CommitEnded() {
-    if (is_write_) untold_ = absl::OkStatus();
+    if (is_retried_) untold_ = absl::OkStatus();
   }
 
   // Records the result of a write. After a failure, nothing is written that no caller requested,
@@ -49,7 +50,7 @@ class WriteFailures {
  private:
   Leases& leases_;
   absl::Status untold_;
-  bool is_write_ = false;  // of the last failure
+  bool is_retried_ = false;  // of the last failure
   bool last_failed_ = false;
 };
 
