@@ -36,11 +36,11 @@ struct PlanStats {
   // because another caller was behind or the tile had had to leave.
   uint64_t pulled = 0;
   uint64_t deviations = 0;  // times a plan was abandoned: the step differed, or something failed
-  // For the plan that the last step followed to its end: the bytes that the plan's transfers moved
-  // in the last step whose transfers have all begun, the bytes that the plan moves a step, and a
-  // lower bound of the bytes that any schedule within the budgets moves if that step repeats
-  // (src/plan/MODEL.md). `planned_bytes` and `bytes_bound` are over all edges. Zeros if the last
-  // step followed no plan.
+  // For the plan that the last step followed to its end: the bytes that its transfers moved in the
+  // last step since the plan was taken up whose transfers have all begun (zeros if there is none
+  // yet), the bytes that the plan moves a step, and a lower bound of the bytes that any schedule
+  // within the budgets moves if that step repeats (src/plan/MODEL.md). `planned_bytes` and
+  // `bytes_bound` are over all edges. Zeros if the last step followed no plan.
   Traffic nvme;
   Traffic pinned;
   uint64_t planned_bytes = 0;
@@ -54,6 +54,9 @@ struct PlanStats {
   double time_bound_seconds = 0;
   double compute_seconds = 0;
   double transfer_seconds = 0;
+  uint64_t moved_bytes() const {  // over all edges
+    return nvme.read_bytes + nvme.written_bytes + pinned.read_bytes + pinned.written_bytes;
+  }
   std::string not_planned;  // why no plan can be followed after the last step; else empty
 };
 

@@ -73,11 +73,6 @@ Placement RandomPlacement(uint64_t seed) {
   return placement;
 }
 
-uint64_t MovedBytes(const PlanStats& plan) {
-  return plan.nvme.read_bytes + plan.nvme.written_bytes + plan.pinned.read_bytes +
-         plan.pinned.written_bytes;
-}
-
 class PlannedPaging : public ::testing::TestWithParam<MaybePolicy> {
  protected:
   test::TempFolder folder_;
@@ -94,7 +89,7 @@ PlanStats StatsOfRepeatedStep(Engine* engine, uint64_t seed) {
   }
   const PlanStats plan = engine->Stats().plan;
   EXPECT_EQ(plan.not_planned, "");
-  EXPECT_LE(MovedBytes(plan), plan.planned_bytes);
+  EXPECT_LE(plan.moved_bytes(), plan.planned_bytes);
   EXPECT_LE(plan.bytes_bound, plan.planned_bytes);
   return plan;
 }
@@ -114,7 +109,7 @@ TEST_P(PlannedPaging, ARepeatedStepMovesWhatItsPlanForetold) {
   // step.
   EXPECT_GE(plan.steps, 5u);
   EXPECT_EQ(plan.deviations, 0u);
-  EXPECT_EQ(MovedBytes(plan), plan.planned_bytes);
+  EXPECT_EQ(plan.moved_bytes(), plan.planned_bytes);
 }
 
 TEST_P(PlannedPaging, TheFiguresOfAPlanAreThoseOfTheStepThatFollowedIt) {
@@ -129,7 +124,7 @@ TEST_P(PlannedPaging, TheFiguresOfAPlanAreThoseOfTheStepThatFollowedIt) {
     ASSERT_TRUE(engine->WaitForPlan().ok());
     const PlanStats plan = engine->Stats().plan;
     if (i < 2) {
-      EXPECT_EQ(plan.planned_bytes + plan.bytes_bound + MovedBytes(plan), 0u) << i;
+      EXPECT_EQ(plan.planned_bytes + plan.bytes_bound + plan.moved_bytes(), 0u) << i;
     }
     if (plan.planned_bytes == 0) continue;
     PlanStats& before = followed[i % 2];
@@ -146,7 +141,7 @@ TEST_P(PlannedPaging, TheFiguresOfAPlanAreThoseOfTheStepThatFollowedIt) {
   steps.Run(steps.MakeStep(20));
   ASSERT_TRUE(engine->EndStep().ok());
   const PlanStats plan = engine->Stats().plan;
-  EXPECT_EQ(plan.planned_bytes + plan.bytes_bound + MovedBytes(plan), 0u);
+  EXPECT_EQ(plan.planned_bytes + plan.bytes_bound + plan.moved_bytes(), 0u);
 }
 
 TEST_P(PlannedPaging, APlacedStepThatRepeatsMovesNoMoreThanItsPlanForetold) {
@@ -174,7 +169,7 @@ TEST_P(PlannedPaging, WhereAllTilesFitAPlanMovesThemToTheDeviceAndBackAlone) {
     EXPECT_GE(plan.steps, 5u);
     EXPECT_EQ(plan.deviations, 0u);
     EXPECT_GT(plan.planned_bytes, 0u);
-    EXPECT_EQ(MovedBytes(plan), plan.planned_bytes);
+    EXPECT_EQ(plan.moved_bytes(), plan.planned_bytes);
   }
 }
 

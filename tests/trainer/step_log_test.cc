@@ -96,6 +96,8 @@ TEST(StepLog, APlanAddsFields) {
   EXPECT_EQ(json["planned_bytes"], 1235);
   EXPECT_EQ(json["bytes_bound"], 1100);
   EXPECT_EQ(json["nvme_bytes_bound"], 1090);
+  record.plan.nvme = record.plan.pinned = {};  // no whole step since the plan was taken up
+  EXPECT_FALSE(Json::parse(ToJsonLine(record)).contains("plan_moved_bytes"));
 }
 
 TEST(StepLog, FloatsReadBackAsTheSameBits) {

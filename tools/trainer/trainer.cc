@@ -180,7 +180,7 @@ absl::Status Trainer::RunSteps(const Observer& observer, const std::atomic<bool>
     SPILLWAY_HF_ASSIGN_OR_RETURN(StepRecord record, RunStep());
     ++summary->steps_this_run;
     if (record.skipped) ++summary->skipped_this_run;
-    if (record.plan.planned_bytes > 0) summary->plan = record.plan;
+    if (record.plan.planned_bytes > 0 && record.plan.moved_bytes() > 0) summary->plan = record.plan;
     seconds += record.seconds;
     summary->tokens_per_second = static_cast<double>(summary->steps_this_run) *
                                  static_cast<double>(inputs_.size()) / seconds;

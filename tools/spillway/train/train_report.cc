@@ -37,8 +37,6 @@ Json PeaksByTier(const std::array<Occupancy, kNumTiers>& tiers) {
   return json;
 }
 
-uint64_t Total(const Traffic& traffic) { return traffic.read_bytes + traffic.written_bytes; }
-
 // Returns the seconds that a step would take if the shorter of computing and transfers took no
 // time.
 double AloneSeconds(const trainer::StepTime& step) {
@@ -102,7 +100,7 @@ void AddEngineFigures(const EngineStats& stats, uint64_t workspace_bytes, Json* 
       {"pulled", plan.pulled},
       {"deviations", plan.deviations},
       {"planned_bytes", plan.planned_bytes},
-      {"moved_bytes", Total(plan.nvme) + Total(plan.pinned)},
+      {"moved_bytes", plan.moved_bytes()},
       {"read_bytes", {{"nvme", plan.nvme.read_bytes}, {"pinned", plan.pinned.read_bytes}}},
       {"written_bytes",
        {{"nvme", plan.nvme.written_bytes}, {"pinned", plan.pinned.written_bytes}}}};
@@ -201,8 +199,8 @@ std::string ToText(const TrainReport& report) {
           &text,
           "; the last step that followed it moved %s, %s were planned, and no schedule moves less "
           "than %s",
-          base::FormatBytes(Total(plan.nvme) + Total(plan.pinned)),
-          base::FormatBytes(plan.planned_bytes), base::FormatBytes(plan.bytes_bound));
+          base::FormatBytes(plan.moved_bytes()), base::FormatBytes(plan.planned_bytes),
+          base::FormatBytes(plan.bytes_bound));
     }
     text += "\n";
   }

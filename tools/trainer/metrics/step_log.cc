@@ -95,8 +95,8 @@ std::string ToJsonLine(const StepRecord& record) {
   if (record.plan.plans > 0) {
     const PlanStats& plan = record.plan;
     json["plan_steps"] = plan.steps;
-    json["plan_moved_bytes"] = plan.nvme.read_bytes + plan.nvme.written_bytes +
-                               plan.pinned.read_bytes + plan.pinned.written_bytes;
+    if (plan.moved_bytes() > 0 || plan.planned_bytes == 0)
+      json["plan_moved_bytes"] = plan.moved_bytes();
     json["planned_bytes"] = plan.planned_bytes;
     json["bytes_bound"] = plan.bytes_bound;
     json["nvme_bytes_bound"] = plan.nvme_bytes_bound;

@@ -62,8 +62,8 @@ struct StepRecord {
 // count in no step. More fields follow where they apply:
 //   the peak is known   "mfu"
 //   a plan was made     "plan_steps" (steps that followed a plan), "plan_moved_bytes" (over all
-//                       edges), "planned_bytes", "bytes_bound", "nvme_bytes_bound" (see PlanStats;
-//                       zeros if the step followed no plan)
+//                       edges; absent while it is not known), "planned_bytes", "bytes_bound",
+//                       "nvme_bytes_bound" (see PlanStats; zeros if the step followed no plan)
 //   with a time bound   "time_bound_s", "compute_alone_s", "transfers_alone_s" (see PlanStats),
 //                       "time_ratio" (the step's seconds over the bound), "alone_ratio" (the same
 //                       over the larger of compute_alone_s and transfers_alone_s)
