@@ -95,6 +95,16 @@ class HostileOutputTest(MachineTest):
         self.assertEqual(set(self.contents()), expected | set(mine))
         self.assertEqual({name: self.contents()[name] for name in mine}, mine)
 
+    def test_files_of_others_among_the_chat_templates_are_not_removed(self):
+        for name in ("mine.txt", "mine.jinja/file"):
+            mine = self.out / "additional_chat_templates" / name
+            mine.parent.mkdir(parents=True)
+            mine.write_text("mine")
+            told = self.run_import("--force", expect=2).stderr
+            self.assertIn("is no .jinja file, and would be removed with its folder", told)
+            self.assertEqual(mine.read_text(), "mine")
+            shutil.rmtree(self.out)
+
     def test_old_files_that_a_killed_run_had_aside_stay(self):
         self.out.mkdir()
         change = "staging._move = lambda *_: kill(signal.SIGKILL)"

@@ -82,6 +82,15 @@ class ImportFolderTest(ToolTest):
             ["config.json", "model.safetensors", "tokenizer.json"],
         )
 
+    def test_what_no_tool_needs_may_be_anything(self):
+        write_folder(self.folder / "in")
+        (self.folder / "in/merges.txt").write_bytes(b"\xff")
+        (self.folder / "in/vocab.json").write_bytes(b" " * (17 << 20))
+        (self.folder / "in/tokenizer.model").mkdir()
+        (self.folder / "in/additional_chat_templates/sub.jinja").mkdir(parents=True)
+        self.run_import()
+        self.assertEqual((self.folder / "out/merges.txt").read_bytes(), b"\xff")
+
     def test_more_templates_than_a_model_has_are_refused(self):
         write_folder(self.folder / "in")
         self.write_tokenizer_files()

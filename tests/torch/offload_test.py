@@ -144,6 +144,19 @@ class OffloadTest(TorchTest):
         with st.parameters(self.run_of()):
             built = torch.nn.ParameterList([torch.nn.Parameter(part) for part in parts])
         self.assert_same([each.clone() for each in built], parts)
+        parts = torch.arange(24.0).view(4, 6).chunk(3, dim=1)  # as of a fused projection; they interleave
+        model = st.offload(torch.nn.ParameterList([torch.nn.Parameter(part) for part in parts]), self.run_of())
+        self.assert_same([each.clone() for each in model], parts)
+
+    def test_models_of_one_run_that_share_memory_are_refused(self):
+        first, second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+        second.weight.data = first.weight.data
+        run = self.run_of()
+        st.offload(first, run, prefix="first.")
+        with self.assertRaisesRegex(spillway.InvalidArgument, "overlaps"):
+            st.offload(second, run, prefix="second.")
+        second.weight.data = second.weight.data.clone()
+        st.offload(second, run, prefix="second.")
 
     def test_parameters_that_were_not_row_major_are_told_of_once(self):
         def make(order):

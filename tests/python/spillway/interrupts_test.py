@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests what a signal handler that raises, as for Ctrl-C, does to the calls of the Python package `spillway`."""
 
+import contextlib
 import ctypes
 import gc
+import inspect
 import os
 import pathlib
 import signal
+import sys
 import tempfile
 import threading
 import unittest
@@ -55,6 +58,22 @@ class InterruptsTest(unittest.TestCase):
             thread.join()
             signal.signal(signal.SIGINT, before)
         return None
+
+    def test_an_address_may_be_dropped_at_any_depth_of_calls(self):
+        def drop(depth, addresses):
+            if depth == 0:
+                addresses.clear()
+            else:
+                drop(depth - 1, addresses)
+
+        for left in range(12):
+            address = _library.Address(lambda _: None)
+            address.value = 1
+            addresses = [address]
+            del address
+            frames = len(inspect.stack())
+            with contextlib.suppress(RecursionError), mock.patch.object(sys, "unraisablehook"):
+                drop(sys.getrecursionlimit() - frames - left, addresses)
 
     def test_ctrl_c_ends_a_call_that_waits(self):
         tensor = self.engine.register("w", "f32", (4, 8))

@@ -203,17 +203,19 @@ class Address(pointer):
         self.interrupts: list[BaseException] | None = None
 
     def __del__(self) -> None:
-        while self.value is not None:
-            try:
-                if self._is_exiting():
-                    return
-                held, self.value = self.value, None  # a handler runs only after a call, so this is released once
-                self._release(held, *self._more)
-            except BaseException as interrupt:
-                if self.interrupts is not None:
-                    self.interrupts.append(interrupt)
-                elif self.value is None:
-                    raise
+        held, self.value = self.value, None  # a handler runs only after a call, so this is released once
+        try:
+            if held is None or self._is_exiting():
+                return
+        except BaseException as interrupt:
+            if self.interrupts is not None:
+                self.interrupts.append(interrupt)
+        try:
+            self._release(held, *self._more)
+        except BaseException as interrupt:
+            if self.interrupts is None:
+                raise
+            self.interrupts.append(interrupt)
 
 
 class Handle:

@@ -32,11 +32,13 @@ OPTIONAL_FILES = (
     "chat_template.json",
 )
 TEMPLATES_FOLDER = "additional_chat_templates"
-_BINARY_FILE = "tokenizer.model"
+# Copied as they are, whatever they hold.
+_COPIED_FILES = ("tokenizer.model", "vocab.json", "merges.txt")
 _MAX_TEMPLATES = 100
 _BLOCK_BYTES = 16 << 20
 _STORED_DTYPES = {"F32": "F32", "F16": "F16", "BF16": "BF16", "F64": "F32"}
 _MAX_OTHER_BYTES = 16 << 20
+_MAX_COPIED_BYTES = 1 << 30  # as in export.cc
 
 
 class HuggingFaceFolder:
@@ -56,11 +58,11 @@ class HuggingFaceFolder:
         self._check_tokenizer(tokenizer, sizes.vocab_size)
         self.files = {TOKENIZER_FILE: tokenizer.encode()}
         for name in (*OPTIONAL_FILES, *self._templates()):
-            if not self._holds(name):
+            path = self._folder / name
+            if not path.exists() or path.is_dir():
                 continue
-            if name == _BINARY_FILE:
-                path, shown = self._folder / name, self._shown(name)
-                self.files[name] = read_bytes(path, _MAX_OTHER_BYTES, shown)
+            if name in _COPIED_FILES:
+                self.files[name] = read_bytes(path, _MAX_COPIED_BYTES, self._shown(name))
             else:
                 self.files[name] = self._text(name, _MAX_OTHER_BYTES).encode()
 

@@ -32,7 +32,7 @@ def run(arguments):
         raise UsageError(f"{source}: no such file or folder")
     if source.is_dir() and out.exists() and source.samefile(out):
         raise UsageError(f"{out}: is the source; choose another folder")
-    with StagedFolder(out, _NAMES, arguments.force, folders=(TEMPLATES_FOLDER,)) as staged:
+    with StagedFolder(out, _NAMES, arguments.force, folders={TEMPLATES_FOLDER: ".jinja"}) as staged:
         tell(f"{_PROGRAM}: reading {source}")
         model = _open(source, out, staged.scratch)
         files = {CONFIG_FILE: _config_text(model, source).encode(), **model.files}

@@ -44,14 +44,16 @@ class StagedFolder:
     `scratch` is a second folder on the same file system, which is always removed.
     """
 
-    def __init__(self, output, names, force, folders=()):
-        """`names` are the possible results that are files, `folders` those that are folders of files.
+    def __init__(self, output, names, force, folders=None):
+        """`names` are the possible results that are files, `folders` those that are folders.
 
-        Without `force`, `output` must have none of them.
+        `folders` gives, by name, the suffix that all files in the folder have. Without `force`,
+        `output` must have none of them.
         """
+        folders = folders or {}
         self._output = Path(output)
         self._names = frozenset((*names, *folders))
-        self._names_of_folders = frozenset(folders)
+        self._folder_suffixes = folders
         self._force = force
         self._root = None
         self._folders = []  # the output's parents that were made here
@@ -218,8 +220,15 @@ class StagedFolder:
         # A folder in the place of a file is the user's, and is not replaced.
         for entry in existing:
             is_folder = entry.is_dir() and not entry.is_symlink()
-            if is_folder and entry.name not in self._names_of_folders:
+            suffix = self._folder_suffixes.get(entry.name)
+            if is_folder and suffix is None:
                 raise UsageError(f"{entry}: is a folder; choose another output folder")
+            for file in sorted(entry.iterdir()) if is_folder else ():
+                if file.suffix != suffix or file.is_dir():
+                    raise UsageError(
+                        f"{file}: is no {suffix} file, and would be removed with its folder; move"
+                        " it, or choose another output folder"
+                    )
         if existing and not self._force:
             names = ", ".join(entry.name for entry in existing)
             raise UsageError(

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import copy
 import json
 import os
 import pathlib
 import struct
+import weakref
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from typing import Any
 
@@ -20,31 +20,61 @@ from spillway.torch._tensor import EngineTensor, extent_of, make_home
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakIdKeyDictionary
 
+_View = tuple[torch.dtype, torch.Size, tuple[int, ...], int]  # type, size, strides, offset
 _replaced = WeakIdKeyDictionary()  # parameters whose place in a model offload() has given to another object
 
 
 class _Memory:
-    """The memory of parameters that move into the engine. There each gets bytes of its own, so two whose memory overlaps
-    would be tied no longer."""
+    """The memory of parameters that move into an engine. There each gets bytes of its own, so two that share elements in
+    memory would be tied no longer."""
 
     def __init__(self) -> None:
-        # By storage: (first byte, byte after the last, name) of each parameter, in order. The weak reference keeps the identity
+        # By storage: name, first byte, byte after the last, and view of each parameter. The weak reference keeps the identity
         # of a storage that is gone from being another's.
-        self._taken: dict[StorageWeakRef, list[tuple[int, int, str]]] = {}
+        self._taken: dict[StorageWeakRef, list[tuple[str, int, int, _View]]] = {}
 
-    def take(self, name: str, param: torch.nn.Parameter) -> None:
-        """Records a parameter. Raises InvalidArgument if its memory overlaps that of another."""
-        begin = param.storage_offset() * param.element_size()
-        end = begin + extent_of(param) * param.element_size()
-        taken = self._taken.setdefault(StorageWeakRef(param.untyped_storage()), [])
-        at = bisect.bisect(taken, (begin, end, name))
-        for other_begin, other_end, other in taken[max(at - 1, 0):at + 1]:
-            if begin < other_end and other_begin < end:
+    def check(self, name: str, param: torch.Tensor) -> None:
+        """Raises InvalidArgument if the parameter shares elements with one that was taken."""
+        begin, end, view = _place_of(param)
+        for other, other_begin, other_end, other_view in self._taken.get(StorageWeakRef(param.untyped_storage()), ()):
+            if begin < other_end and other_begin < end and _share(view, other_view):
                 raise spillway.InvalidArgument(
                     f"the memory of the parameters {other} and {name} overlaps, and they are two objects, which would be two "
                     "tensors in the engine: to tie them, make them one object (`b.weight = a.weight`); otherwise give one a "
                     "copy (`b.weight.data = b.weight.data.clone()`)")
-        taken.insert(at, (begin, end, name))
+
+    def take(self, name: str, param: torch.Tensor) -> None:
+        self._taken.setdefault(StorageWeakRef(param.untyped_storage()), []).append((name, *_place_of(param)))
+
+    def add(self, other: _Memory) -> None:
+        for storage, taken in other._taken.items():
+            self._taken.setdefault(storage, []).extend(taken)
+
+
+_memories: weakref.WeakKeyDictionary[Run, _Memory] = weakref.WeakKeyDictionary()  # of what moved into each run's engine
+
+
+def _place_of(param: torch.Tensor) -> tuple[int, int, _View]:
+    begin = param.storage_offset() * param.element_size()
+    end = begin + extent_of(param) * param.element_size()
+    return begin, end, (param.dtype, param.size(), param.stride(), param.storage_offset())
+
+
+def _share(one: _View, other: _View) -> bool:
+    """Whether two views of a storage, whose ranges overlap, have an element in common. Ranges of column slices interleave."""
+    (dtype, size, stride, offset), (other_dtype, other_size, other_stride, other_offset) = one, other
+    if dtype != other_dtype:
+        return True
+    extents = [at + sum((n - 1) * s for n, s in zip(sizes, strides)) + 1 for _, sizes, strides, at in (one, other)]
+    begin = min(offset, other_offset)
+    marks = torch.zeros(max(extents) - begin, dtype=torch.bool, device="cpu")
+    marks.as_strided(size, stride, offset - begin).fill_(True)
+    return bool(marks.as_strided(other_size, other_stride, other_offset - begin).any())
+
+
+def _may_share(param: torch.Tensor | None) -> bool:
+    return (param is not None and not isinstance(param, EngineTensor) and param.layout is torch.strided
+            and param.numel() > 0)
 
 
 def _check_not_replaced(param: torch.Tensor, name: str) -> None:
@@ -92,9 +122,12 @@ def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Modu
     its adapters, as before. Code that needs a weight's address (.data_ptr()) raises, and so do copies of the model (deepcopy,
     pickling). torch.compile leaves operations on weights in the engine uncompiled, and raises with fullgraph=True.
     """
-    memory = _Memory()
+    earlier, memory = _memories.setdefault(run, _Memory()), _Memory()
     for name, param in model.named_parameters():
-        if not isinstance(param, EngineTensor) and param.numel() > 0:
+        if _may_share(param):
+            _check_not_replaced(param, name)
+            earlier.check(name, param)
+            memory.check(name, param)
             memory.take(name, param)
     run.has_changed()
     replaced: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
@@ -111,6 +144,7 @@ def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Modu
                     _replaced[param] = True
                 del moved  # after a swap this is the tensor in memory
             module._parameters[name] = replaced.get(param, param)
+    earlier.add(memory)
     names = [each.__name__ for each in type(model).__mro__]
     if "PreTrainedModel" in names:  # Trainer's checkpoints call save_pretrained
 
@@ -161,7 +195,7 @@ def parameters(run: Run, prefix: str = "") -> Iterator[None]:
     the store is continued. spillway.torch.save_pretrained writes such a model."""
     run.has_changed()
     register = torch.nn.Module.register_parameter
-    memory = _Memory()
+    memory = _memories.setdefault(run, _Memory())
     number = 0
 
     def move_and_register(module: torch.nn.Module, name: str, param: torch.nn.Parameter | None) -> None:
@@ -169,13 +203,17 @@ def parameters(run: Run, prefix: str = "") -> Iterator[None]:
         if param is not None and not isinstance(param, EngineTensor) and param.numel() > 0:
             # The parameter object itself becomes the one in the engine: the code that made it may go on using it, for
             # example to initialise it.
-            memory.take(f"{number}.{name}", param)
+            place = _Memory()
+            if _may_share(param):
+                memory.check(f"{number}.{name}", param)
+                place.take(f"{number}.{name}", param)
             moved = _move(run, f"{prefix}{number}.{name}", param)
             try:
                 torch.utils.swap_tensors(param, moved)
             except RuntimeError as error:
                 raise spillway.FailedPrecondition(f"parameter {name} cannot go into the engine where it is made, since something "
                                                   f"else refers to it ({error}): build the model, then offload() it") from error
+            memory.add(place)
             number += 1
         register(module, name, param)
 
