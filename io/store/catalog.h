@@ -70,8 +70,9 @@ class Catalog {
   static absl::Status Create(const std::string& path, const CatalogMeta& meta);
   // Opens a catalog. What a killed process left in its log is durable on return: only then may
   // bytes that the catalog calls free be changed. FailedPrecondition for another format version;
-  // DataLoss for a file that is no catalog. `announce` is called once if the log's pages cannot be
-  // moved into the file, so that the log grows; it may be empty.
+  // DataLoss for a file that is no catalog. `announce` is called if the log's pages cannot be moved
+  // into the file, so that the log grows: once if that fails, and once if a reader holds them. It
+  // may be empty.
   static absl::StatusOr<std::unique_ptr<Catalog>> Open(
       const std::string& path, SqliteDatabase::Mode mode = SqliteDatabase::Mode::kExisting,
       Announce announce = {});
