@@ -203,17 +203,15 @@ def parameters(run: Run, prefix: str = "") -> Iterator[None]:
         if param is not None and not isinstance(param, EngineTensor) and param.numel() > 0:
             # The parameter object itself becomes the one in the engine: the code that made it may go on using it, for
             # example to initialise it.
-            place = _Memory()
             if _may_share(param):
                 memory.check(f"{number}.{name}", param)
-                place.take(f"{number}.{name}", param)
             moved = _move(run, f"{prefix}{number}.{name}", param)
             try:
                 torch.utils.swap_tensors(param, moved)
             except RuntimeError as error:
                 raise spillway.FailedPrecondition(f"parameter {name} cannot go into the engine where it is made, since something "
                                                   f"else refers to it ({error}): build the model, then offload() it") from error
-            memory.add(place)
+            memory.take(f"{number}.{name}", moved)  # after the swap this is the tensor in memory
             number += 1
         register(module, name, param)
 
