@@ -99,10 +99,10 @@ class RoomTree {
     most_[node] = std::max(most_[2 * node], most_[2 * node + 1]) + added_[node];
   }
 
-  const uint32_t num_positions_;
-  const uint32_t stretch_;
-  const int64_t capacity_;
-  const uint32_t size_;  // leaves, a power of two
+  uint32_t num_positions_;
+  uint32_t stretch_;
+  int64_t capacity_;
+  uint32_t size_;  // leaves, a power of two
   // By node. Bytes may have been added at the nodes above a node and removed at those below it, so
   // the value of a node alone may be negative.
   std::vector<int64_t> most_;   // the most bytes below it, without what the nodes above it add

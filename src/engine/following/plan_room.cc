@@ -57,10 +57,13 @@ PlanRoom::PlanRoom(const StepPlan& step)
                      room(options.device_bytes, options.device_reserve_bytes + reserved_bytes[0]));
   room_.emplace_back(bytes[1],
                      room(options.pinned_bytes, options.pinned_reserve_bytes + reserved_bytes[1]));
+  room_at_begin_ = room_;
+  ahead_.Reserve(plan.ops.size());
 }
 
 void PlanRoom::Restart() {
-  for (; !ahead_.empty(); ahead_.pop()) Apply(ahead_.top(), !ahead_.top().taken);
+  room_ = room_at_begin_;
+  ahead_.Clear();
   begins_.clear();
   now_ = 0;
   unfit_ = {};
@@ -78,17 +81,27 @@ void PlanRoom::PassTo(Count event) {
   if (now == now_) return;
   now_ = now;
   unfit_ = {};
-  for (; !ahead_.empty() && ahead_.top().end <= now_; ahead_.pop()) {
-    Apply(ahead_.top(), !ahead_.top().taken);
-    begins_.erase(begins_.find(ahead_.top().begin));
-  }
+  while (!ahead_.empty() && PositionOf(ahead_.top().op) <= now_) Pop();
 }
 
-void PlanRoom::Apply(const Ahead& ahead, bool taken) {
-  plan::RoomTree& room = room_[At(ahead.tier)];
-  const uint32_t begin = InPeriod(ahead.begin), end = InPeriod(ahead.end);
-  taken ? room.Put(begin, end, ahead.bytes) : room.Remove(begin, end, ahead.bytes);
+void PlanRoom::Apply(const Ahead& ahead, bool undo) {
+  const plan::Op& op = OpAt(ahead.op);
+  plan::RoomTree& room = room_[At(op.tier)];
+  const uint32_t begin = InPeriod(ahead.begin), end = InPeriod(PositionOf(ahead.op));
+  const bool takes = op.kind != plan::Transfer::kDrop;
+  takes != undo ? room.Put(begin, end, FrameBytes(op.tile))
+                : room.Remove(begin, end, FrameBytes(op.tile));
   unfit_ = {};
+}
+
+void PlanRoom::Pop() {
+  const Ahead ahead = ahead_.top();
+  ahead_.pop();
+  Apply(ahead, /*undo=*/true);
+  const auto entry = std::ranges::lower_bound(begins_, ahead.begin, {},
+                                              [](const auto& begin) { return begin.first; });
+  --entry->second;
+  while (!begins_.empty() && begins_.front().second == 0) begins_.pop_front();
 }
 
 bool PlanRoom::Has(Count count) {
@@ -102,7 +115,7 @@ bool PlanRoom::Has(Count count) {
   if (op.tier == unfit.tier && position >= unfit.position && bytes >= unfit.bytes) return false;
   // The tree has the positions of one period, and entries ahead begin at `oldest` or later. So it
   // answers only for positions that are less than a period after `oldest`.
-  const Position oldest = begins_.empty() ? now_ : *begins_.begin();
+  const Position oldest = begins_.empty() ? now_ : begins_.front().first;
   if (position - oldest < num_positions_ &&
       room_[At(op.tier)].Fits(InPeriod(now_), InPeriod(position), bytes)) {
     return true;
@@ -117,14 +130,11 @@ void PlanRoom::Begun(Count count) {
   if (op.kind == plan::Transfer::kWrite || position <= now_ || position - now_ >= num_positions_)
     return;
   if (step_.trace.tiles[op.tile].has_reserved_frame(op.tier)) return;
-  const Ahead ahead{.end = position,
-                    .begin = now_,
-                    .tier = op.tier,
-                    .taken = op.kind != plan::Transfer::kDrop,
-                    .bytes = FrameBytes(op.tile)};
-  Apply(ahead, ahead.taken);
+  const Ahead ahead{.op = count, .begin = now_};
+  Apply(ahead, /*undo=*/false);
   ahead_.push(ahead);
-  begins_.insert(now_);
+  if (begins_.empty() || begins_.back().first != now_) begins_.emplace_back(now_, 0);
+  ++begins_.back().second;
 }
 
 }  // namespace spillway::engine

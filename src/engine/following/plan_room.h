@@ -10,11 +10,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <queue>
-#include <set>
+#include <deque>
+#include <utility>
 #include <vector>
 
+#include "src/base/heap.h"
 #include "src/engine/following/step_plan.h"
 #include "src/plan/room_tree.h"
 
@@ -39,14 +39,12 @@ class PlanRoom {
 
  private:
   using Position = uint64_t;
-  // Bytes that an operation has taken or given back ahead of its position.
+  // An operation that has taken or given back its bytes ahead of its position. Operations are in
+  // the order of their positions.
   struct Ahead {
-    Position end = 0;    // the operation's position
-    Position begin = 0;  // the plan's position when they were taken or given back
-    Tier tier = Tier::kPinned;
-    bool taken = false;
-    uint64_t bytes = 0;
-    friend bool operator>(const Ahead& a, const Ahead& b) { return a.end > b.end; }
+    Count op = 0;
+    Position begin = 0;  // the plan's position when it did
+    friend bool operator>(const Ahead& a, const Ahead& b) { return a.op > b.op; }
   };
 
   // An operation whose frame does not fit. Until something changes, no operation fits that takes at
@@ -64,17 +62,21 @@ class PlanRoom {
   uint32_t InPeriod(Position position) const {
     return static_cast<uint32_t>(position % num_positions_);
   }
-  // Adds the bytes at the positions from `begin` up to `end` if `taken` is true, else removes them.
-  void Apply(const Ahead& ahead, bool taken);
+  // Counts the operation's bytes from `begin` up to its own position, or, if `undo`, no longer.
+  void Apply(const Ahead& ahead, bool undo);
+  // Ends the entry at the top of `ahead_`.
+  void Pop();
 
   const StepPlan& step_;
   const uint64_t num_positions_;
   Position now_ = 0;
-  std::vector<plan::RoomTree> room_;  // by tier: bytes at each position
+  std::vector<plan::RoomTree> room_;           // by tier: bytes at each position
+  std::vector<plan::RoomTree> room_at_begin_;  // before the first event
   // By kind of operation but kDrop: the last one found.
   std::array<Unfit, static_cast<size_t>(plan::Transfer::kDrop)> unfit_;
-  std::priority_queue<Ahead, std::vector<Ahead>, std::greater<>> ahead_;
-  std::multiset<Position> begins_;  // of the entries of `ahead_`
+  base::Heap<Ahead> ahead_;
+  // The positions at which entries of `ahead_` begin, oldest first, and how many are left of each.
+  std::deque<std::pair<Position, uint64_t>> begins_;
 };
 
 }  // namespace spillway::engine

@@ -18,8 +18,10 @@ ReadyOps::ReadyOps(const StepPlan& step, const PlanProgress& tiles, bool takes_a
   }
   for (std::vector<uint32_t>& ops : start) std::sort(ops.begin(), ops.end());
   unordered_at_start_ = std::move(start[kNoOrder]);
+  std::array<size_t, kNoOrder + 1> num_ops = {};
+  for (Count op = 0; op < step.plan.ops.size(); ++op) ++num_ops[QueueOf(op)];
   for (size_t queue = 0; queue < queues_.size(); ++queue)
-    queues_[queue].SetStart(std::move(start[queue]));
+    queues_[queue].Prepare(std::move(start[queue]), num_ops[queue]);
 }
 
 void ReadyOps::Restart() {

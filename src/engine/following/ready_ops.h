@@ -11,12 +11,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <optional>
-#include <queue>
 #include <utility>
 #include <vector>
 
+#include "src/base/heap.h"
 #include "src/engine/following/plan_progress.h"
 
 namespace spillway::engine {
@@ -51,10 +50,15 @@ class ReadyOps {
   // A priority queue whose Restart does not copy the operations that may start at the plan's begin.
   class Queue {
    public:
-    void SetStart(std::vector<uint32_t> start) { start_ = std::move(start); }
+    // `start`: the operations at the plan's begin, in order of position. `most`: how many others
+    // the queue has memory for.
+    void Prepare(std::vector<uint32_t> start, size_t most) {
+      start_ = std::move(start);
+      since_.Reserve(most);
+    }
     void Restart() {
       next_ = 0;
-      since_ = {};
+      since_.Clear();
     }
     bool empty() const { return next_ == start_.size() && since_.empty(); }
     Count top() const { return IsAtStart() ? start_[next_] : since_.top(); }
@@ -67,7 +71,7 @@ class ReadyOps {
     }
     std::vector<uint32_t> start_;  // at the plan's begin, in order of position
     size_t next_ = 0;
-    std::priority_queue<Count, std::vector<Count>, std::greater<>> since_;
+    base::Heap<Count> since_;
   };
 
   const StepPlan& step_;

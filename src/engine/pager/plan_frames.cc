@@ -107,7 +107,7 @@ bool PlanFrames::Settle() {
     // LeaseEnded unsettles the tile again.
     if (pages_.leases().IsLeased(tile) || follower_->tiles().IsWanted(tile)) continue;
     if (page.is_moving() || follower_->tiles().HasOpDue(tile)) {
-      busy_.insert(tile);
+      busy_.Set(tile);
       continue;
     }
     for (const Tier tier : {Tier::kDevice, Tier::kPinned}) progress |= SettleCopy(tile, tier);

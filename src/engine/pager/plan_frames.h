@@ -18,6 +18,7 @@
 #include "src/engine/following/plan_follower.h"
 #include "src/engine/pager/job.h"
 #include "src/engine/pager/page_table.h"
+#include "src/plan/tile_bits.h"
 
 namespace spillway::engine {
 
@@ -57,7 +58,9 @@ class PlanFrames {
   bool Settle();
   // A transfer or an operation of the tile has ended.
   void TileIsDone(TileIndex tile) {
-    if (busy_.erase(tile) > 0) Unsettle(tile);
+    if (!busy_[tile]) return;
+    busy_.Set(tile, false);
+    Unsettle(tile);
   }
   // Records that the tile could not be evicted. It is not tried again before a lease has ended.
   void CouldNotLeave(TileIndex tile) { stuck_.insert(tile); }
@@ -86,7 +89,9 @@ class PlanFrames {
   int left_to_settle_ = 0;       // in this run of the pump
   TileIndex next_at_begin_ = 0;  // TakeUnsettled returns the tiles from here on, too
   std::deque<TileIndex> unsettled_;
-  absl::flat_hash_set<TileIndex> busy_;  // unsettled once their transfer or operation has ended
+  // Tiles that are unsettled once their transfer or operation has ended. There may be as many as
+  // tiles, so this is no hash table, which would be built anew under the lock as it grows.
+  plan::TileBits busy_;
   absl::flat_hash_set<TileIndex> stuck_;
   bool lacks_frame_ = false;
 };
