@@ -104,7 +104,9 @@ struct Lion {
     const auto m = Load(at.moment1);
     const auto u = hn::Add(Scaled(f.beta1, m), Scaled(f.one_minus_beta1, g));
     const auto down = hn::IfThenElseZero(hn::Lt(u, zero), hn::Set(d, -f.step_size));
-    const auto step = hn::IfThenElse(hn::Gt(u, zero), hn::Set(d, f.step_size), down);
+    const auto sign = hn::IfThenElse(hn::Gt(u, zero), hn::Set(d, f.step_size), down);
+    // Both comparisons are false for NaN, which must show: the weight would never change again.
+    const auto step = hn::IfThenElse(hn::IsNaN(u), u, sign);
     Store(hn::Add(Scaled(f.beta2, m), Scaled(f.one_minus_beta2, g)), at.moment1);
     Store(hn::Sub(Scaled(f.decay, Load(at.master)), step), at.master);
   }

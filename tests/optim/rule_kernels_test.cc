@@ -148,6 +148,19 @@ TEST_P(RuleKernel, KeepsNaN) {
   EXPECT_TRUE(std::isnan(b.master[3]) && std::isnan(b.master[19]));
 }
 
+// A state of blocks spreads a gradient that is not finite to the block's other elements. A weight
+// that only stopped to move would hide that.
+TEST_P(RuleKernel, PassesNaNOnToTheWeight) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  Buffers b = RandomBuffers(20, 9);
+  b.gradient[3] = nan;
+  b.moment1[19] = nan;
+  UpdateElements(SomeFactors(rule_), RunOf(rule_, b, 0, 20));
+  EXPECT_TRUE(std::isnan(b.master[3]));
+  EXPECT_EQ(std::isnan(b.master[19]), !MomentNames(rule_).empty());
+  EXPECT_FALSE(std::isnan(b.master[4]));
+}
+
 std::string InstructionSetName(const testing::TestParamInfo<std::tuple<int64_t, Rule>>& test) {
   return std::string(hwy::TargetName(std::get<0>(test.param))) + "_" +
          RuleName(std::get<1>(test.param));

@@ -99,7 +99,7 @@ void UpdateReference(const RuleFactors& f, float gradient, float* master, float*
     case RuleKind::kLion: {
       const float u = f.beta1 * *moment1 + f.one_minus_beta1 * scaled;
       *moment1 = f.beta2 * *moment1 + f.one_minus_beta2 * scaled;
-      const float sign = u > 0 ? 1.0F : u < 0 ? -1.0F : 0.0F;
+      const float sign = u > 0 ? 1.0F : u < 0 ? -1.0F : u == 0 ? 0.0F : u;
       *master = f.decay * p - f.step_size * sign;
       return;
     }
