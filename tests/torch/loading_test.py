@@ -515,6 +515,15 @@ class LoadingTest(StateTest):
         self.assert_same_state(expected, full["state"])
         self.assert_same_state(expected, state_of(optimizer))
 
+    def test_a_step_that_fp32_does_not_have_is_kept(self):
+        optimizer = st.AdamW([Parameter(torch.ones(4))], lr=0.1)
+        train_params(optimizer.param_groups[0]["params"], optimizer)
+        full = optimizer.full_state_dict()
+        self.assertEqual(full["state"][0]["step"].dtype, torch.float32)
+        full["state"][0]["step"] = torch.tensor(2**24 + 1, dtype=torch.float64)
+        optimizer.load_state_dict(full)
+        self.assertEqual(int(optimizer.full_state_dict()["state"][0]["step"]), 2**24 + 1)
+
     def test_nothing_of_the_given_dict_is_shared(self):
         param = Parameter(torch.ones(4))
         optimizer = st.AdamW([param], lr=torch.tensor(0.1))

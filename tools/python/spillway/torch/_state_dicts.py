@@ -306,7 +306,9 @@ class StateDicts(torch.optim.Optimizer):
             for param in group["params"]:
                 known = self._known.get(param)
                 if known is not None and known.step > 0:
-                    state[index] = {"step": torch.tensor(float(known.step), device="cpu")}
+                    # torch.optim has steps in fp32, which has no odd numbers above 2^24.
+                    dtype = torch.float32 if known.step <= 2**24 else torch.float64
+                    state[index] = {"step": torch.tensor(known.step, dtype=dtype, device="cpu")}
                     with self._in_use():
                         state[index].update(self._read_moments(param, known))
                         if param.dtype != torch.float32:
