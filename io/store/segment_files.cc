@@ -385,7 +385,8 @@ absl::Status SegmentFiles::Sync() {
     if (absl::Status synced = (*folders_)[i].Sync(); !synced.ok()) return SyncFailed(synced);
     devices_[i].has_new_files = false;
   }
-  return absl::OkStatus();
+  // A file that was closed to make room for another may have failed to sync meanwhile.
+  return sync_error_;
 }
 
 // --- Giving back ---

@@ -5,6 +5,7 @@
 // or the complete commit that was in progress.
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <filesystem>
@@ -308,6 +309,56 @@ TEST(StoreFailure, AfterAFailedFolderSyncNothingIsCommitted) {
   EXPECT_EQ((*store)->Commit("again"), status) << "the kernel reports a lost write once";
   store->reset();
   ExpectReopens(folder, 0);
+}
+
+// Limits the descriptors of the process, and restores the limit at the end.
+class DescriptorLimit {
+ public:
+  explicit DescriptorLimit(rlim_t descriptors) {
+    EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
+    const rlimit limit = {.rlim_cur = descriptors, .rlim_max = before_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  }
+  DescriptorLimit(const DescriptorLimit&) = delete;
+  DescriptorLimit& operator=(const DescriptorLimit&) = delete;
+  ~DescriptorLimit() { EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before_), 0); }
+
+ private:
+  rlimit before_;
+};
+
+// A commit over more files than may be open closes some of them, and opens them again to sync them.
+// A file that is written through the page cache is synced before it is closed. If that sync fails,
+// the next one succeeds, and proves nothing.
+TEST(StoreFailure, AFailedSyncOfAFileThatMakesRoomForAnotherFailsTheCommit) {
+  const DescriptorLimit limit(64);
+  TempFolder folder(FastPlace());
+  StoreOptions options = Options(folder);
+  options.folders = {folder / "a"};
+  options.segment_bytes = kTestPageBytes;  // each page has its own file
+  NamingIoEngine io;
+  hook::refuses_direct = true;
+  {
+    auto store = Store::Open(options, &io);
+    ASSERT_TRUE(store.ok()) << store.status();
+    ASSERT_TRUE((*store)->Commit("one").ok());
+    const TensorIndex tensor = *(*store)->AddTensor({"w", "{}", 40}, false);
+    for (uint64_t page = 0; page < 40; ++page)
+      ASSERT_TRUE(WritePage(**store, io, tensor, page, 1).ok());
+    ASSERT_LT(io.num_files(), 40u);
+    hook::Arm(hook::Deed::kFail, 1, EIO, SYS_fdatasync);
+    const absl::Status status = (*store)->Commit("two");
+    hook::Disarm();
+    EXPECT_TRUE(hook::plan.failed);
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    EXPECT_NE(status.message().find("nothing more can be committed"), absl::string_view::npos)
+        << status;
+    EXPECT_EQ((*store)->Commit("again"), status);
+  }
+  auto store = Store::Open(options, &io);
+  hook::refuses_direct = false;
+  ASSERT_TRUE(store.ok()) << store.status();
+  EXPECT_EQ((*store)->UserState(), "one");
 }
 
 // Leaves a store whose process ended without closing it, so that the last commit is in the log.

@@ -36,6 +36,7 @@ struct Plan {
   std::vector<std::pair<long, std::string>>* log = nullptr;  // each call and its file
 };
 inline Plan plan;
+inline bool refuses_direct = false;  // each open with O_DIRECT, as some file systems do
 
 inline void Arm(Deed deed, int at, int error = 0, int only = -1) {
   plan = Plan{.deed = deed, .at = at, .error = error, .only = only, .is_armed = true};
@@ -94,6 +95,10 @@ Result Done(Result result, const Tell& tell) {
 }
 
 inline int Open(const char* path, int flags, mode_t mode) {
+  if (refuses_direct && (flags & O_DIRECT) != 0) {
+    errno = EINVAL;
+    return -1;
+  }
   const bool makes = observer && (flags & O_CREAT) != 0 && ::access(path, F_OK) != 0;
   const int fd = static_cast<int>(::syscall(SYS_openat, AT_FDCWD, path, flags, mode));
   return Done(fd, [&](Observer& o) {
