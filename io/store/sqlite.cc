@@ -70,6 +70,14 @@ absl::Status SqliteDatabase::ToStatus(int code, std::string_view what) const {
     return absl::DataLossError(absl::StrCat(
         LastBrokenSeal(), "; restore the store from a copy, or remove it and start over"));
   }
+  if (code == kSqliteLogIsGone) {
+    return absl::UnavailableError(
+        absl::StrCat(path_, "-wal: ", View(what),
+                     ": this log was deleted while it is in use, so nothing more can be committed; "
+                     "open the store again to go on from the last commit. (A program such as "
+                     "sqlite3 deletes it once this process itself has opened and closed ",
+                     path_, ")"));
+  }
   int system_errno = handle_ ? sqlite3_system_errno(handle_.get()) : 0;
   if (code == SQLITE_IOERR_WRITE && system_errno == 0) system_errno = LastWriteErrno();
   if (code == SQLITE_IOERR_SHORT_READ || code == SQLITE_IOERR_CORRUPTFS) {

@@ -17,6 +17,7 @@
 #include "io/store/sqlite_vfs.h"
 
 #include <sqlite3.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -62,6 +63,20 @@ int BrokenSealAt(const char* path, int64_t offset, uint64_t number) {
   return SQLITE_IOERR_DATA;
 }
 
+// Tells a file from every other one that exists on this machine.
+struct Inode {
+  dev_t device = 0;
+  ino_t number = 0;
+  bool operator==(const Inode&) const = default;
+};
+
+// Returns nullopt if there is no file at the path.
+std::optional<Inode> InodeAt(const char* path) {
+  struct stat info;
+  if (::stat(path, &info) != 0) return std::nullopt;
+  return Inode{info.st_dev, info.st_ino};
+}
+
 // Lies behind SQLite's own file object in memory (Slot).
 class VfsFile {
  public:
@@ -70,6 +85,7 @@ class VfsFile {
         path_(path ? path : ""),
         is_database_((flags & SQLITE_OPEN_MAIN_DB) != 0),
         is_log_((flags & SQLITE_OPEN_WAL) != 0),
+        inode_(is_log_ ? InodeAt(path_) : std::nullopt),
         fell_back_to_reading_((flags & SQLITE_OPEN_READWRITE) != 0 &&
                               (opened_flags & SQLITE_OPEN_READONLY) != 0) {}
 
@@ -99,7 +115,9 @@ class VfsFile {
   const char* const path_;  // SQLite keeps the text as long as the file is open
   const bool is_database_;
   const bool is_log_;
+  const std::optional<Inode> inode_;  // the log's, when it was opened
   const bool fell_back_to_reading_;
+  bool has_unsynced_ = false;        // writes
   std::optional<FrameHeader> held_;  // in the log: a frame's header whose page was not written yet
   int64_t held_offset_ = 0;
   int64_t next_frame_ = -1;  // offset of the frame that would continue next_sum_
@@ -133,6 +151,7 @@ int VfsFile::WriteRaw(std::span<std::byte> bytes, int64_t offset) {
   const int met = Meet(SqliteCall::Op::kWrite, path_, offset, bytes);
   if (met == kSqliteCallIsDropped) return SQLITE_OK;
   if (met > 0) return Failed(met, SQLITE_IOERR_WRITE);
+  has_unsynced_ = true;
   const int code =
       real_->pMethods->xWrite(real_, bytes.data(), static_cast<int>(bytes.size()), offset);
   if (code != SQLITE_OK) WriteErrno() = errno;
@@ -283,8 +302,13 @@ int VfsFile::Truncate(int64_t size) {
   return real_->pMethods->xTruncate(real_, size);
 }
 
+// A transaction in a log that is no longer at its path would be lost with this process. A
+// checkpoint syncs a log to which nothing was written since: that log is good for moving its pages,
+// wherever its name is.
 int VfsFile::Sync(int flags) {
   if (const int code = WriteHeld(); code != SQLITE_OK) return code;
+  const bool has_unsynced = std::exchange(has_unsynced_, false);
+  if (is_log_ && has_unsynced && (!inode_ || InodeAt(path_) != inode_)) return kSqliteLogIsGone;
   const int met = Meet(SqliteCall::Op::kSync, path_, 0);
   if (met == kSqliteCallIsDropped) return SQLITE_OK;
   if (met > 0) return Failed(met, SQLITE_IOERR_FSYNC);

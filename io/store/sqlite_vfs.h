@@ -12,6 +12,8 @@
 #ifndef SPILLWAY_IO_STORE_SQLITE_VFS_H_
 #define SPILLWAY_IO_STORE_SQLITE_VFS_H_
 
+#include <sqlite3.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -28,7 +30,14 @@ namespace spillway::io {
 // Reading a page whose seal is broken fails with SQLITE_IOERR_DATA. A read of only the first bytes
 // of the file is not checked: SQLite makes it before it has found out whether the log has a newer
 // page 1, and reads the whole page afterwards.
+//
+// Syncing a log to which something was written fails with kSqliteLogIsGone if the log is no longer
+// at its path: another program has deleted it, as one does that closes the database and sees no
+// lock of this process.
 const char* SqliteVfsName();
+
+// SQLite reserves this code for file layers other than its own.
+inline constexpr int kSqliteLogIsGone = SQLITE_IOERR_VNODE;
 
 // Describes the last broken seal that this thread read, with page, offset and file.
 std::string LastBrokenSeal();

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -174,6 +175,41 @@ TEST_F(ReplacedStore, AScratchStoreWithoutItsLockFileLeavesNothing) {
   store.reset();
   EXPECT_FALSE(std::filesystem::exists(options.folders[0]));
 }
+
+class ReplacedLogTest : public StoreTest, public ::testing::WithParamInterface<bool> {};
+
+// A commit in a log that has no name any more would be gone with the process. What was committed
+// before is in the log that is still open, and moves to the catalog when the store is closed.
+TEST_P(ReplacedLogTest, NothingMoreIsCommittedAndTheLastCommitStays) {
+  MakeStore(Options());
+  auto store = Open(Options());
+  ASSERT_TRUE(store);
+  const TensorIndex tensor = **store->FindTensor("w");
+  ASSERT_TRUE(WritePage(*store, io_, tensor, 0, 2).ok());
+  ASSERT_TRUE(store->Commit("two").ok());
+  const std::string log = Options().folders[0] + "/spillway-catalog.sqlite-wal";
+  std::filesystem::remove(log);
+  if (GetParam()) std::ofstream(log) << "";
+  ASSERT_TRUE(WritePage(*store, io_, tensor, 0, 3).ok());
+  for (int time = 0; time < 2; ++time) {
+    const absl::Status status = store->Commit("three");
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(log));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("open the store again"));
+  }
+  EXPECT_TRUE(absl::IsUnavailable(store->Snapshot("s")));
+  store.reset();
+  store = Open(Options());
+  ASSERT_TRUE(store);
+  EXPECT_EQ(store->UserState(), "two");
+  EXPECT_TRUE(PageIs(*store, io_, **store->FindTensor("w"), 0, 2));
+  EXPECT_TRUE(store->Commit("three").ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, ReplacedLogTest, ::testing::Values(false, true),
+                         [](const auto& is_replaced) {
+                           return is_replaced.param ? "Replaced" : "Removed";
+                         });
 
 }  // namespace
 }  // namespace spillway::io
