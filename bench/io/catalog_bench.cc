@@ -253,7 +253,8 @@ class Bench {
         SPILLWAY_RETURN_IF_ERROR(change->PutPage(tensor + 1, page % kPagesPerTensor, record, true));
       }
     }
-    return change->FinishCommit("made").status();
+    SPILLWAY_RETURN_IF_ERROR(change->FinishCommit("made").status());
+    return catalog->Accept();
   }
 
   absl::Status MakeFile(uint32_t segment, uint64_t size_bytes) {

@@ -87,6 +87,7 @@ absl::StatusOr<std::unique_ptr<Catalog>> Catalog::Open(const std::string& path,
                                                        Announce announce) {
   SPILLWAY_RETURN_IF_ERROR(MakeLogDurable(path));
   SPILLWAY_ASSIGN_OR_RETURN(auto database, SqliteDatabase::Open(path, mode));
+  SPILLWAY_RETURN_IF_ERROR(database->SetMovesLogOnClose(false));
   std::unique_ptr<Catalog> catalog(new Catalog(std::move(database)));
   catalog->announce_ = std::move(announce);
   SPILLWAY_RETURN_IF_ERROR(InternalIsDamage(catalog->CheckIsCatalog()));

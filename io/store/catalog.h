@@ -72,7 +72,7 @@ class Catalog {
   // bytes that the catalog calls free be changed. FailedPrecondition for another format version;
   // DataLoss for a file that is no catalog. `announce` is called if the log's pages cannot be moved
   // into the file, so that the log grows: once if that fails, and once if a reader holds them. It
-  // may be empty.
+  // may be empty. Closing leaves the log as it is, until Accept.
   static absl::StatusOr<std::unique_ptr<Catalog>> Open(
       const std::string& path, SqliteDatabase::Mode mode = SqliteDatabase::Mode::kExisting,
       Announce announce = {});
@@ -81,6 +81,11 @@ class Catalog {
   // Open.
   static absl::StatusOr<std::unique_ptr<Catalog>> OpenToRead(const std::string& path,
                                                              SqliteDatabase::Mode mode);
+
+  // Says that this is the catalog that is wanted, and its state the newest. From then on, closing
+  // moves the log into the file. A log with a damaged end holds more than SQLite takes from it, so
+  // a catalog that is refused must keep its log. REQUIRES: opened with Open.
+  absl::Status Accept() { return database_->SetMovesLogOnClose(true); }
 
   const CatalogMeta& meta() const { return meta_; }
   const std::string& path() const { return database_->path(); }

@@ -153,12 +153,16 @@ absl::Status SqliteDatabase::KeepIndexInMemory() {
 absl::Status SqliteDatabase::KeepToReading(Mode mode) {
   // Otherwise closing copies the log into the file and removes it, if SQLite takes itself for
   // alone.
-  SPILLWAY_RETURN_IF_ERROR(
-      ToStatus(sqlite3_db_config(handle_.get(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr),
-               "leave the log as it is"));
+  SPILLWAY_RETURN_IF_ERROR(SetMovesLogOnClose(false));
   if (mode == Mode::kReadWithLog) SPILLWAY_RETURN_IF_ERROR(KeepIndexInMemory());
   // The transaction shows one state of the database, from the first row that is read on.
   return Execute("PRAGMA query_only = 1; BEGIN");
+}
+
+absl::Status SqliteDatabase::SetMovesLogOnClose(bool moves) {
+  return ToStatus(
+      sqlite3_db_config(handle_.get(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, moves ? 0 : 1, nullptr),
+      "set what closing does");
 }
 
 absl::Status SqliteDatabase::ReserveSeals() {

@@ -62,6 +62,11 @@ class SqliteDatabase {
   // waits for nobody. SQLite makes the same checkpoints by default, and drops their results.
   void CheckpointAfterCommits(int least_pages, std::function<void(const Checkpoint&)> done);
 
+  // Whether closing moves the log into the file and removes it, if no other process has the
+  // database open. If not, it leaves both as they are. By default it does in the modes that may
+  // change the database.
+  absl::Status SetMovesLogOnClose(bool moves);
+
   const std::string& path() const { return path_; }
   // Maps an SQLite code to a Status; ok for SQLITE_OK, SQLITE_ROW and SQLITE_DONE.
   absl::Status ToStatus(int code, std::string_view what) const;

@@ -3,7 +3,8 @@
 // Opening:
 //   1. Open and lock the folders; find or make the store (the steps are in store_opening.cc). The
 //      log that a killed process left is made durable, because what it says is free is written.
-//   2. Read the last commit, and compare it with the witnesses: the catalog must not be older.
+//   2. Read the last commit, and compare it with the witnesses: the catalog must not be older. A
+//      store that is refused keeps its log as it is, because its damaged end may be readable later.
 //   3. Check the segment files: those that the catalog lists must exist, and be as long as it says.
 //      Whatever else they hold is free, and is used before a file grows.
 // Tensors, pages and free space are loaded on first use.
@@ -75,6 +76,7 @@ absl::Status StoreImpl::Load() {
   SPILLWAY_ASSIGN_OR_RETURN(
       space_, StoreSpace::Open(options_, last_commit_ ? last_commit_->used_bytes : 0, &folders_,
                                catalog_.get(), io_));
+  SPILLWAY_RETURN_IF_ERROR(catalog_->Accept());
   for (StoreFolder& folder : folders_) folder.Keep();
   remove_files_ = options_.scratch;
   return absl::OkStatus();

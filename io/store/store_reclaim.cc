@@ -34,7 +34,8 @@ absl::Status FreeUnnamed(const std::string& catalog_path, const std::vector<Orph
     if (orphan.kind != Orphan::Kind::kUnnamed) continue;
     change->AddSpace(orphan.device, orphan.segment, orphan.offset, orphan.size_bytes);
   }
-  return change->Finish().status();
+  SPILLWAY_RETURN_IF_ERROR(change->Finish().status());
+  return catalog->Accept();
 }
 
 absl::Status RemoveBytes(const Orphan& orphan) {

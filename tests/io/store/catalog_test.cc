@@ -53,6 +53,7 @@ class CatalogTest : public ::testing::Test {
     const auto commit = (*change)->FinishCommit(std::string("a\0b", 3));
     ASSERT_TRUE(commit.ok()) << commit.status();
     EXPECT_EQ(commit->used_bytes, num_pages * 65536);
+    ASSERT_TRUE((*catalog)->Accept().ok());
   }
   // Reads everything in the catalog. Returns the first error.
   absl::Status ReadAll() {
@@ -128,6 +129,22 @@ TEST_F(CatalogTest, ANewOneHasNoCommit) {
 
 TEST_F(CatalogTest, IsOneFileWhenClosed) {
   MakeWithCommit();
+  EXPECT_EQ(FilesIn(folder_.path()), std::vector<std::string>{"catalog.sqlite"});
+}
+
+TEST_F(CatalogTest, KeepsItsLogWhenClosedUntilItIsAccepted) {
+  MakeWithCommit();
+  {
+    auto catalog = Catalog::Open(path_);
+    ASSERT_TRUE(catalog.ok()) << catalog.status();
+    ASSERT_TRUE((*catalog)->WriteProfile(0, {4096, 1, 1, 1, 1e9, 1e9}).ok());
+  }
+  EXPECT_TRUE(std::filesystem::exists(path_ + "-wal"));
+  {
+    auto catalog = Catalog::Open(path_);
+    ASSERT_TRUE(catalog.ok()) << catalog.status();
+    ASSERT_TRUE((*catalog)->Accept().ok());
+  }
   EXPECT_EQ(FilesIn(folder_.path()), std::vector<std::string>{"catalog.sqlite"});
 }
 

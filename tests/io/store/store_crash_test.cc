@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -404,6 +405,32 @@ TEST(StoreCrash, AStoreWhoseLogCannotBeSyncedIsNotOpened) {
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_NE(status.message().find("-wal"), absl::string_view::npos) << status;
   ExpectReopens(folder, 1);
+}
+
+// SQLite takes a damaged end of its log for one that was never written. If it then moved the rest
+// into the file, and deleted the log, the commits in that end would be lost for good.
+TEST(StoreCrash, ARefusedOpeningLeavesTheLogAsItIs) {
+  TempFolder folder(FastPlace());
+  LeaveALog(folder);
+  const std::string log = folder / "a/spillway-catalog.sqlite-wal";
+  const auto flip_last_byte = [&] {
+    std::fstream file(log, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(-1, std::ios::end);
+    const int last = file.get();
+    file.seekp(-1, std::ios::end);
+    file.put(static_cast<char>(last ^ 1));
+    ASSERT_TRUE(file.good());
+  };
+  flip_last_byte();
+  NamingIoEngine io;
+  for (int time = 0; time < 2; ++time) {
+    const absl::Status status = Store::Open(Options(folder), &io).status();
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    ASSERT_TRUE(std::filesystem::exists(log));
+  }
+  flip_last_byte();
+  ExpectReopens(folder, 1);
+  EXPECT_FALSE(std::filesystem::exists(log)) << "a store that is closed needs no log";
 }
 
 TEST(StoreCrash, ARepairCutsNoFileBeforeTheLogIsDurable) {
