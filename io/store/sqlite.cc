@@ -80,9 +80,7 @@ absl::Status SqliteDatabase::ToStatus(int code, std::string_view what) const {
   }
   int system_errno = handle_ ? sqlite3_system_errno(handle_.get()) : 0;
   if (code == SQLITE_IOERR_WRITE && system_errno == 0) system_errno = LastWriteErrno();
-  if (code == SQLITE_IOERR_SHORT_READ || code == SQLITE_IOERR_CORRUPTFS) {
-    return absl::DataLossError(message);
-  }
+  if (code == SQLITE_IOERR_SHORT_READ) return absl::DataLossError(message);
   const bool too_many_files =
       primary_code == SQLITE_CANTOPEN && (system_errno == EMFILE || system_errno == ENFILE);
   if (too_many_files || (primary_code == SQLITE_IOERR && system_errno != 0))

@@ -140,11 +140,14 @@ bool MayBeSealed(std::span<const std::byte> page, uint64_t number) {
 }
 
 int VfsFile::ReadRaw(void* out, int size, int64_t offset) {
-  const int code = real_->pMethods->xRead(real_, out, size, offset);
-  if (code != SQLITE_OK && code != SQLITE_IOERR_SHORT_READ) return code;
-  const int met = Meet(SqliteCall::Op::kRead, path_, offset,
-                       {static_cast<std::byte*>(out), static_cast<size_t>(size)});
-  return met > 0 ? Failed(met, SQLITE_IOERR_READ) : code;
+  int code = real_->pMethods->xRead(real_, out, size, offset);
+  if (code == SQLITE_OK || code == SQLITE_IOERR_SHORT_READ) {
+    const int met = Meet(SqliteCall::Op::kRead, path_, offset,
+                         {static_cast<std::byte*>(out), static_cast<size_t>(size)});
+    if (met > 0) code = Failed(met, met == EIO ? SQLITE_IOERR_CORRUPTFS : SQLITE_IOERR_READ);
+  }
+  // The system's VFS calls an EIO this, and SQLite would report it as a damaged database.
+  return code == SQLITE_IOERR_CORRUPTFS ? SQLITE_IOERR_READ : code;
 }
 
 int VfsFile::WriteRaw(std::span<std::byte> bytes, int64_t offset) {

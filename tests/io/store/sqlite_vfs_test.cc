@@ -260,6 +260,25 @@ TEST_F(SqliteVfsTest, ADatabaseWithoutRoomForSealsIsNotWritten) {
   sqlite3_close(database);
 }
 
+// Each read in turn fails, as on a device that fails. The file is not to blame.
+TEST_F(SqliteVfsTest, AReadThatFailsIsNoDamage) {
+  Make();
+  int failures = 0;
+  bool was_met = true;
+  for (int at = 0; was_met; ++at) {
+    int reads = 0;
+    SetSqliteHook(
+        [&](const SqliteCall& call) { return call.op == Op::kRead && reads++ == at ? EIO : 0; });
+    const absl::Status status = Content().status();
+    was_met = reads > at;
+    if (status.ok()) continue;
+    ++failures;
+    EXPECT_TRUE(absl::IsUnavailable(status)) << at << ": " << status;
+    EXPECT_NE(status.message().find("(EIO)"), absl::string_view::npos) << at << ": " << status;
+  }
+  EXPECT_GT(failures, 5);
+}
+
 TEST_F(SqliteVfsTest, TheHookFailsCallsAndChangesBytes) {
   Make();
   const std::string wanted = *Content();
