@@ -111,9 +111,10 @@ int OpenFlags(SqliteDatabase::Mode mode) {
 }
 
 // Returns the path as the URI of a file that nobody changes. "?", "#" and "%" have a meaning in
-// SQLite's URIs, so they are escaped.
+// SQLite's URIs, so they are escaped. An empty authority keeps a path that begins with "//" from
+// being taken for one.
 std::string ImmutableUri(const std::string& path) {
-  std::string uri = "file:";
+  std::string uri = path.starts_with('/') ? "file://" : "file:";
   for (const char c : path) {
     const bool escape = c == '%' || c == '?' || c == '#';
     absl::StrAppend(

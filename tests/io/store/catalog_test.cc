@@ -148,6 +148,19 @@ TEST_F(CatalogTest, KeepsItsLogWhenClosedUntilItIsAccepted) {
   EXPECT_EQ(FilesIn(folder_.path()), std::vector<std::string>{"catalog.sqlite"});
 }
 
+TEST_F(CatalogTest, IsReadWhateverItsPathIs) {
+  for (const char* name : {"plain", "a?b#c%41"}) {
+    const std::string folder = absl::StrCat(folder_.path(), "/", name);
+    std::filesystem::create_directory(folder);
+    const std::string path = folder + "/catalog.sqlite";
+    ASSERT_TRUE(Catalog::Create(path, {"id", 65536, 2}).ok());
+    for (const std::string& spelling : {path, "/" + path, "//" + path}) {
+      const auto catalog = Catalog::OpenToRead(spelling, SqliteDatabase::Mode::kReadAlone);
+      EXPECT_TRUE(catalog.ok()) << spelling << ": " << catalog.status();
+    }
+  }
+}
+
 TEST_F(CatalogTest, IsReadableWithTheSqliteCommand) {
   MakeWithCommit();
   EXPECT_EQ(RunSql(path_, "SELECT value FROM meta WHERE key = 'format_version'", /*vfs=*/nullptr),
