@@ -43,6 +43,7 @@
 #include "src/base/bytes.h"
 #include "src/base/check.h"
 #include "src/base/clock.h"
+#include "src/base/huge_pages.h"
 #include "src/base/status_macros.h"
 
 namespace spillway::io {
@@ -65,7 +66,6 @@ constexpr double kFillUntil = 0.15, kRequestsUntil = 0.3, kAgainUntil = 0.4, kRe
 constexpr double kLeastForAStep = 0.1;
 // Bytes under way while request sizes or mixes are compared.
 constexpr uint64_t kUnderWay = uint64_t{128} << 20;
-constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
 constexpr int kRepetitions = 3;
 constexpr double kGoodEnough = 0.97;  // of the best rate
 constexpr double kClose = 0.7;        // of the best rate; below it, a rate is clearly slower
@@ -90,13 +90,11 @@ using Mapping = std::unique_ptr<std::byte, Unmap>;
 
 // Maps memory in the largest pages available, as an engine's pinned memory is.
 absl::StatusOr<Mapping> MapMemory(uint64_t size_bytes) {
-  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS;
-  size_bytes = base::RoundUp(size_bytes, kHugePageBytes);
-  // The mapping is populated at once: a later fault that finds no huge page would kill the process.
-  void* mapped = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE,
-                        kFlags | MAP_HUGETLB | MAP_POPULATE, -1, 0);
-  if (mapped == MAP_FAILED) {
-    mapped = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, kFlags, -1, 0);
+  size_bytes = base::RoundUp(size_bytes, base::kHugePageBytes);
+  std::byte* memory = base::MapHugePages(size_bytes);
+  if (memory == nullptr) {
+    void* const mapped =
+        ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED) {
       return absl::ResourceExhaustedError(
           absl::StrCat("no ", base::FormatBytes(size_bytes),
@@ -104,8 +102,8 @@ absl::StatusOr<Mapping> MapMemory(uint64_t size_bytes) {
                        "('ulimit -v')"));
     }
     (void)::madvise(mapped, size_bytes, MADV_HUGEPAGE);  // plain pages are enough if it fails
+    memory = static_cast<std::byte*>(mapped);
   }
-  std::byte* const memory = static_cast<std::byte*>(mapped);
   // Pages that were never written all map one page of zeros.
   for (uint64_t i = 0; i < size_bytes; i += kIoAlignment) memory[i] = std::byte{1};
   return Mapping(memory, Unmap{size_bytes});

@@ -10,11 +10,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "src/base/bytes.h"
+#include "src/base/huge_pages.h"
 
 namespace spillway::bench_io {
 namespace {
 
-constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
+using base::kHugePageBytes;
+
 constexpr uint64_t kMostRegistered = uint64_t{1} << 30;  // per call of AddBuffer
 
 std::byte* Map(uint64_t size_bytes, int flags) {
@@ -46,11 +48,8 @@ absl::StatusOr<Memory> Memory::Make(uint64_t size_bytes, bool huge) {
   Memory memory;
   memory.size_bytes_ = base::RoundUp(std::max<uint64_t>(size_bytes, 1), kHugePageBytes);
   if (huge) {
-    // Populates the pages now, because a later fault that finds no huge page kills the process.
-    void* const mapped = ::mmap(nullptr, memory.size_bytes_, PROT_READ | PROT_WRITE,
-                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | MAP_POPULATE, -1, 0);
-    if (mapped != MAP_FAILED) {
-      memory.data_ = memory.mapped_ = static_cast<std::byte*>(mapped);
+    if (std::byte* const mapped = base::MapHugePages(memory.size_bytes_)) {
+      memory.data_ = memory.mapped_ = mapped;
       memory.mapped_bytes_ = memory.size_bytes_;
       memory.kind_ = PageKind::kHuge;
     }

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Memory in huge pages that were reserved on the machine (hugetlbfs).
+
+#ifndef SPILLWAY_BASE_HUGE_PAGES_H_
+#define SPILLWAY_BASE_HUGE_PAGES_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace spillway::base {
+
+inline constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
+
+// Maps zeroed memory in pages of 2 MiB, which are all there on return: a fault that finds no huge
+// page would kill the process. Returns null if the machine has too few of them reserved, or this
+// process may not use them. The caller unmaps with munmap. REQUIRES: size_bytes is a multiple of
+// kHugePageBytes.
+std::byte* MapHugePages(uint64_t size_bytes);
+
+}  // namespace spillway::base
+
+#endif  // SPILLWAY_BASE_HUGE_PAGES_H_
