@@ -49,9 +49,15 @@ PosixIoEngine::PosixIoEngine(IoEngineOptions options)
       queue_(DefaultDepths(std::min(options_.queue_depth, kMaxDepth)), kMaxThreads) {}
 
 absl::Status PosixIoEngine::StartThread() {
+  const auto count_idle = [this](int more) {
+    base::MutexLock lock(&mutex_);
+    num_idle_ += more;
+  };
+  count_idle(1);
   try {
     threads_.emplace_back(&PosixIoEngine::Work, this);
   } catch (const std::system_error& error) {
+    count_idle(-1);
     return base::ThreadErrorToStatus(error.code().value(), "an I/O thread");
   }
   return absl::OkStatus();
@@ -82,7 +88,7 @@ void PosixIoEngine::SetDepths(uint16_t device, const QueueDepths& depths) {
 
 void PosixIoEngine::Submit(std::span<const IoRequest> requests) {
   in_flight_ += static_cast<int>(requests.size());
-  size_t num_wanted = 0;
+  int num_wanted = 0;
   {
     base::MutexLock lock(&mutex_);
     for (const IoRequest& request : requests) {
@@ -91,10 +97,10 @@ void PosixIoEngine::Submit(std::span<const IoRequest> requests) {
         finished_.push_back(transfer);
       } else {
         queue_.Add(transfer);
-        ++num_wanted;
       }
     }
-    num_wanted -= std::min(num_wanted, static_cast<size_t>(num_idle_));
+    // An idle thread may have been notified of an earlier request, which then still waits.
+    num_wanted = static_cast<int>(queue_.num_waiting()) - num_idle_;
   }
   if (requests.size() == 1) {
     work_.NotifyOne();
@@ -139,20 +145,18 @@ void PosixIoEngine::Work() {
   base::MutexLock lock(&mutex_);
   for (;;) {
     std::optional<Transfer> transfer;
-    while (!stopping_ && !(transfer = queue_.Take())) {
-      ++num_idle_;
-      work_.Wait(&mutex_);
-      --num_idle_;
-    }
+    while (!stopping_ && !(transfer = queue_.Take())) work_.Wait(&mutex_);
     if (stopping_) return;
+    --num_idle_;
     mutex_.Unlock();
     Run(*transfer);
     mutex_.Lock();
+    ++num_idle_;
     queue_.Ended(*transfer);
     finished_.push_back(*transfer);
     news_.NotifyOne();
     // The end of a read may allow several writes to start. This thread takes only one of them.
-    if (queue_.has_waiting() && num_idle_ > 0) work_.NotifyAll();
+    if (queue_.num_waiting() > 0 && num_idle_ > 1) work_.NotifyAll();
   }
 }
 

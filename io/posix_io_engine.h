@@ -67,7 +67,7 @@ class PosixIoEngine final : public IoEngine {
   base::CondVar work_;  // queue_ or stopping_ changed
   base::CondVar news_;  // finished_ or woken_ changed
   RequestQueue queue_ ABSL_GUARDED_BY(mutex_);
-  int num_idle_ ABSL_GUARDED_BY(mutex_) = 0;
+  int num_idle_ ABSL_GUARDED_BY(mutex_) = 0;  // threads without a request, also new ones
   std::vector<Transfer> finished_ ABSL_GUARDED_BY(mutex_);
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

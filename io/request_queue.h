@@ -63,7 +63,7 @@ class RequestQueue {
   // Removes and returns all waiting requests; the queue will not issue them.
   std::vector<Transfer> TakeWaiting();
 
-  bool has_waiting() const { return num_waiting_ > 0; }
+  size_t num_waiting() const { return num_waiting_; }
   int in_flight() const { return num_in_flight_[0] + num_in_flight_[1]; }
 
  private:

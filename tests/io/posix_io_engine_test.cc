@@ -4,8 +4,11 @@
 
 #include "io/posix_io_engine.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <thread>
 
 #include "gtest/gtest.h"
@@ -39,6 +42,41 @@ TEST(PosixIoEngine, IsNeverInMoreTransfersThanItsDepthOrEight) {
     engine->Submit(requests);
     EXPECT_EQ(ReapAll(*engine).size(), 64u);
     EXPECT_LE(most, std::min(depth, 8));
+  }
+}
+
+// The one thread is idle when both requests arrive. It can take only one of them.
+TEST(PosixIoEngine, ARequestDoesNotWaitForOneThatHangsOnAnotherDevice) {
+  const DirectFile file = NamelessFile();
+  ASSERT_EQ(::ftruncate(file.fd(), kIoAlignment), 0);
+  const AlignedBuffer memory(3 * kIoAlignment);
+  for (int round = 0; round < 50; ++round) {
+    std::promise<void> latch;
+    const auto hook = [opened = latch.get_future().share()](const IoRequest& request,
+                                                            int64_t result) {
+      if (request.tag == 1) opened.wait();
+      return result;
+    };
+    const auto engine = *PosixIoEngine::Create({.result_hook = hook});
+    const FileId hanging = *engine->AddFile(file.fd(), "hanging", 0);
+    const FileId other = *engine->AddFile(file.fd(), "other", 1);
+    const auto submit = [&](FileId id, uint64_t tag) {
+      std::byte* const block = memory.data() + tag * kIoAlignment;
+      const IoRequest request = {IoOp::kRead, id, 0, block, kIoAlignment, tag};
+      engine->Submit({&request, 1});
+    };
+    std::vector<IoCompletion> done;
+    submit(hanging, 0);
+    while (done.empty()) engine->Reap(absl::InfiniteDuration(), &done);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the thread becomes idle
+    done.clear();
+    submit(hanging, 1);
+    submit(other, 2);
+    engine->Reap(absl::Seconds(20), &done);
+    latch.set_value();
+    ASSERT_EQ(done.size(), 1u) << "round " << round;
+    EXPECT_EQ(done[0].tag, 2u);
+    ReapAll(*engine);
   }
 }
 

@@ -40,7 +40,7 @@ TEST_F(RequestQueueTest, EachClassIsFirstInFirstOutAndReadsGoFirst) {
   Add(queue, IoOp::kWrite, 12, 1);
   EXPECT_EQ(TakeAll(queue), (Tags{20, 21, 10, 11, 12}));
   EXPECT_EQ(queue.in_flight(), 5);
-  EXPECT_FALSE(queue.has_waiting());
+  EXPECT_EQ(queue.num_waiting(), 0u);
 }
 
 TEST_F(RequestQueueTest, AReadNeverWaitsForWritesThatWait) {
@@ -141,7 +141,7 @@ TEST_F(RequestQueueTest, WhatWaitsCanBeTakenOut) {
   Add(queue, IoOp::kWrite, 10, 2);
   EXPECT_EQ(TakeAll(queue), (Tags{1, 10}));
   EXPECT_EQ(queue.TakeWaiting().size(), 3u);
-  EXPECT_FALSE(queue.has_waiting());
+  EXPECT_EQ(queue.num_waiting(), 0u);
   EXPECT_EQ(queue.in_flight(), 2);
 }
 
