@@ -10,7 +10,8 @@
  * streams and optimizers are released, in any order. Releasing NULL does nothing.
  * Structs begin with their size in bytes, as the caller's compiler computed it. spw_X_init sets it,
  * and sets all other members to their defaults. So a program that was built with this header runs
- * with later versions of the library. spw_use and spw_values have no size and will not change.
+ * with later versions of the library. spw_confirmed_reader, spw_use and spw_values have no size and
+ * will not change.
  * Strings are UTF-8 and end with a zero. A char* that a call outputs is freed with spw_free.
  * Threads: any call may be made from any thread, unless its comment says otherwise. Only the
  * function given to spw_stream_launch, and `announce`, may run on a thread of the engine; neither
@@ -134,6 +135,19 @@ SPW_EXPORT void spw_tensor_spec_init(spw_tensor_spec* spec, size_t size);
 /* Fills `out` with the tensor's bytes from `offset` on. Returns 0 for success. Runs on the thread
  * that calls spw_register. */
 typedef int (*spw_reader)(void* user, uint64_t offset, void* out, size_t bytes);
+
+/* A reader for languages in which a function may end before it has a result, as a ctypes callback
+ * in Python does if an exception is raised before its first statement. It sets `is_done` to 1 when
+ * `out` is filled, and what it returns is ignored. Give spw_register spw_read_confirmed and the
+ * address of this struct. */
+typedef struct {
+  spw_reader read;
+  void* user;
+  int32_t is_done; /* spw_read_confirmed sets it to 0 before it calls `read` */
+} spw_confirmed_reader;
+
+/* Returns 0 if `read` has set `is_done`, else 1. `confirmed_reader` is a spw_confirmed_reader*. */
+SPW_EXPORT int spw_read_confirmed(void* confirmed_reader, uint64_t offset, void* out, size_t bytes);
 
 /* If `reader` is NULL, the tensor starts as zeros. SPW_CANCELLED: the reader did not return 0. */
 SPW_EXPORT spw_status* spw_register(spw_engine* engine, const spw_tensor_spec* spec,

@@ -149,6 +149,13 @@ void spw_engine_release(spw_engine* engine) {
 
 // --- Tensors ---
 
+int spw_read_confirmed(void* confirmed_reader, uint64_t offset, void* out, size_t bytes) {
+  auto& reader = *static_cast<spw_confirmed_reader*>(confirmed_reader);
+  reader.is_done = 0;
+  (void)reader.read(reader.user, offset, out, bytes);
+  return reader.is_done != 0 ? 0 : 1;
+}
+
 spw_status* spw_register(spw_engine* engine, const spw_tensor_spec* spec, spw_reader reader,
                          void* user, uint32_t* id) {
   return With(engine, [&](Engine& in) -> absl::Status {

@@ -43,6 +43,10 @@ static void Structs(void) {
   MEMBER(spw_tensor_spec, rank);
   MEMBER(spw_tensor_spec, tile_rows);
   MEMBER(spw_tensor_spec, transient);
+  STRUCT(spw_confirmed_reader);
+  MEMBER(spw_confirmed_reader, read);
+  MEMBER(spw_confirmed_reader, user);
+  MEMBER(spw_confirmed_reader, is_done);
   STRUCT(spw_use);
   MEMBER(spw_use, id);
   MEMBER(spw_use, tier);

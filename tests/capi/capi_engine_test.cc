@@ -125,6 +125,35 @@ TEST_F(CapiEngineTest, AReaderThatFailsIsTold) {
   SPW_EXPECT_ERROR(spw_find(engine_, "short", &id), SPW_NOT_FOUND, "short");
 }
 
+TEST_F(CapiEngineTest, AConfirmedReaderFailsUnlessItSaysThatItIsDone) {
+  spw_tensor_spec spec;
+  spw_tensor_spec_init(&spec, sizeof spec);
+  const int64_t shape[] = {3, 8};
+  spec.name = "w";
+  spec.shape = shape;
+  spec.rank = 2;
+  spec.tile_rows = 1;
+  struct Filler {
+    spw_confirmed_reader reader;
+    uint64_t broken_off_at;
+  };
+  const auto fill = [](void* user, uint64_t offset, void* out, size_t bytes) {
+    auto& filler = *static_cast<Filler*>(user);
+    if (offset == filler.broken_off_at) return 0;
+    std::memset(out, 7, bytes);
+    filler.reader.is_done = 1;
+    return 42;
+  };
+  Filler filler{{fill, &filler, 0}, 32};
+  uint32_t id = 5;
+  SPW_EXPECT_ERROR(spw_register(engine_, &spec, spw_read_confirmed, &filler.reader, &id),
+                   SPW_CANCELLED, "tensor 'w': its reader returned 1 for 32 bytes at offset 32");
+  SPW_EXPECT_ERROR(spw_find(engine_, "w", &id), SPW_NOT_FOUND, "w");
+  filler.broken_off_at = 96;
+  SPW_ASSERT_OK(spw_register(engine_, &spec, spw_read_confirmed, &filler.reader, &id));
+  EXPECT_EQ(Read<uint8_t>(id, 96)[95], 7);
+}
+
 TEST_F(CapiEngineTest, ATensorIsForgottenByNameWhateverItIs) {
   Register("w", SPW_F32, 2, 4);
   SPW_ASSERT_OK(spw_commit(engine_, nullptr, 0));

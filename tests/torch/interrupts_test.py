@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A signal handler that raises, wherever it breaks off the main thread, leaves no lease behind and nothing half done."""
 
+import contextlib
 import dis
 import gc
+import os
+import pathlib
+import random
 import signal
 import sys
 import threading
+import time
 import unittest
 import weakref
 from unittest import mock
@@ -16,6 +21,9 @@ import torch
 from spillway import _engine
 from spillway.torch import _grad_mode, _leasing, _saved, _state, _tensor
 from torch_case import DEVICE, TorchTest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from seed import draw_seed
 
 
 def interrupt():
@@ -83,6 +91,33 @@ class InterruptsTest(TorchTest):
             run.close()
         st.open(store, pinned="1MiB").close()  # fails while the store is open
         del optimizers
+
+    def test_ctrl_c_at_any_time_ends_offload_or_all_weights_are_right(self):
+        chance, seconds = random.Random(draw_seed()), 0.05
+        for _ in range(20):
+            model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(24)])
+            expected = [param.detach().clone() for param in model.parameters()]
+            over = threading.Event()
+
+            def press(after):
+                over.wait(after)
+                os.kill(os.getpid(), signal.SIGINT)
+
+            thread = threading.Thread(target=press, args=(chance.uniform(0, seconds),))
+            begin, is_offloaded = time.monotonic(), False
+            with st.open(self.store(), pinned="16MiB", device=DEVICE, report=False) as run:
+                try:
+                    thread.start()
+                    st.offload(model, run)
+                    is_offloaded, seconds = True, time.monotonic() - begin
+                    over.set()
+                    thread.join()
+                except KeyboardInterrupt:
+                    pass
+                with contextlib.suppress(KeyboardInterrupt):
+                    thread.join()
+                if is_offloaded:
+                    self.assert_same([param.clone() for param in model.parameters()], expected)
 
     def test_an_operation_that_is_broken_off_anywhere_is_not_waited_for(self):
         run, weight = self.weight()

@@ -7,6 +7,7 @@ import gc
 import inspect
 import os
 import pathlib
+import random
 import signal
 import sys
 import tempfile
@@ -16,7 +17,18 @@ import weakref
 from unittest import mock
 
 import spillway
-from spillway import _dlpack, _engine, _library
+from spillway import _dlpack, _engine, _library, _reader
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from seed import draw_seed
+
+
+class Alarm(Exception):
+    pass
+
+
+def raise_alarm(*_):
+    raise Alarm
 
 
 class InterruptsTest(unittest.TestCase):
@@ -141,6 +153,133 @@ class InterruptsTest(unittest.TestCase):
         with self.assertRaises(KeyboardInterrupt):
             self.engine.close()
         self.engine = self.open()
+
+    def handle(self, number, handler):
+        self.addCleanup(signal.signal, number, signal.signal(number, handler))
+
+    def assert_filled(self, name, byte):
+        """Fails if the tensor is registered, and one of its bytes is another."""
+        with contextlib.suppress(spillway.NotFound):
+            read = self.engine.read(self.engine.find(name))
+            self.assertEqual(read.count(byte), len(read))
+
+    def test_a_signal_at_any_time_ends_a_registration_and_is_raised_or_all_bytes_are_right(self):
+        chance = random.Random(draw_seed())
+        self.handle(signal.SIGINT, signal.default_int_handler)
+        self.handle(signal.SIGALRM, raise_alarm)
+        main = threading.main_thread().ident
+
+        def send(number, seconds):
+            over.wait(seconds)
+            signal.pthread_kill(main, number)
+
+        for byte in range(1, 251):
+            number, error = chance.choice([(signal.SIGINT, KeyboardInterrupt), (signal.SIGALRM, Alarm)])
+            over = threading.Event()
+            sender = threading.Thread(target=send, args=(number, chance.uniform(0, 0.005)))
+
+            def fill(_, out):
+                out[:] = bytes([byte]) * len(out)
+
+            heard = False
+            try:
+                sender.start()
+                self.engine.register("w", "u8", (128, 4096), tile_rows=1, data=fill)
+                over.set()
+                sender.join()
+            except error:
+                heard = True
+            with contextlib.suppress(error):  # a join that the signal has broken off
+                sender.join()
+            self.assertTrue(heard, (byte, number))
+            self.assert_filled("w", byte)
+            with contextlib.suppress(spillway.NotFound):
+                self.engine.forget("w")
+            self.assertIs(signal.getsignal(number), raise_alarm if error is Alarm else signal.default_int_handler)
+
+    def register_with(self, before, fill, tiles=4):
+        """Registers a tensor of so many tiles. `before` runs where Python may raise before the reader's first statement."""
+        reader = _reader.READER
+
+        def broken_off(read):
+            return reader(lambda *arguments: (before(), read(*arguments))[1])
+
+        with mock.patch.object(_reader, "READER", broken_off), mock.patch.object(sys, "unraisablehook"):
+            return self.engine.register("w", "u8", (tiles, 4096), tile_rows=1, data=fill)
+
+    def test_a_handler_that_raises_before_the_reader_begins_is_raised_by_the_call(self):
+        self.handle(signal.SIGALRM, raise_alarm)
+        self.handle(signal.SIGINT, signal.default_int_handler)
+        for number, error in ((signal.SIGALRM, Alarm), (signal.SIGINT, KeyboardInterrupt)):
+            for at in range(4):
+                filled = []
+                with self.assertRaises(error):
+                    self.register_with(lambda: len(filled) == at and signal.raise_signal(number),
+                                       lambda offset, _: filled.append(offset))
+                self.assertEqual(len(filled), at)
+                with self.assertRaises(spillway.NotFound):
+                    self.engine.find("w")
+
+    def test_a_reader_that_does_not_begin_fails_the_call(self):
+        def recursion():
+            raise RecursionError
+
+        with self.assertRaisesRegex(spillway.Cancelled, "did not begin"):
+            self.register_with(recursion, lambda *_: None)
+        with self.assertRaises(spillway.NotFound):
+            self.engine.find("w")
+
+    def test_a_handler_that_raises_within_data_is_raised_there(self):
+        self.handle(signal.SIGALRM, raise_alarm)
+        caught = []
+
+        def fill(_, out):
+            try:
+                signal.raise_signal(signal.SIGALRM)
+            except Alarm:
+                caught.append(1)
+            out[:] = b"\7" * len(out)
+
+        tensor = self.register_with(lambda: None, fill)
+        self.assertEqual(len(caught), 4)
+        self.assertEqual(bytes(self.engine.read(tensor)), b"\7" * 4 * 4096)
+
+    def test_a_handler_that_raises_nothing_runs_once_and_data_is_asked_once(self):
+        heard, filled = [], []
+
+        def handler(*_):
+            heard.append(len(filled))
+            signal.signal(signal.SIGALRM, signal.SIG_IGN)
+
+        self.handle(signal.SIGALRM, handler)
+        self.register_with(lambda: len(filled) == 2 and signal.raise_signal(signal.SIGALRM),
+                           lambda offset, _: filled.append(offset))
+        self.assertEqual(heard, [2])
+        self.assertEqual(filled, [0, 4096, 8192, 12288])
+        self.assertEqual(signal.getsignal(signal.SIGALRM), signal.SIG_IGN)  # what the handler has set
+
+    def test_data_that_registers_another_tensor_is_ended_by_a_signal(self):
+        self.handle(signal.SIGALRM, raise_alarm)
+
+        def inner(_, out):
+            signal.raise_signal(signal.SIGALRM)
+
+        def outer(_, out):
+            self.engine.register("inner", "u8", (10,), data=inner)
+
+        with self.assertRaises(Alarm):
+            self.engine.register("outer", "u8", (10,), data=outer)
+        for name in ("inner", "outer"):
+            with self.assertRaises(spillway.NotFound):
+                self.engine.find(name)
+        self.assertIs(signal.getsignal(signal.SIGALRM), raise_alarm)
+
+    def test_another_thread_registers(self):
+        ids = []
+        thread = threading.Thread(target=lambda: ids.append(self.engine.register("w", "u8", (5000,), data=bytes([3]) * 5000)))
+        thread.start()
+        thread.join()
+        self.assertEqual(bytes(self.engine.read(ids[0])), bytes([3]) * 5000)
 
     def test_a_capsule_that_is_broken_off_anywhere_ends_with_release(self):
         tensor = self.engine.register("w", "f32", (4, 8))

@@ -16,7 +16,6 @@ from spillway import _dlpack
 from spillway._errors import FailedPrecondition, InvalidArgument, OutOfRange
 from spillway._library import (
     NOWHERE,
-    READER,
     Address,
     EngineOptions,
     Handle,
@@ -35,6 +34,7 @@ from spillway._library import (
     u32,
     u64,
 )
+from spillway._reader import call_with_reader
 from spillway._sizes import parse_size
 
 DTYPES = ("f32", "f16", "bf16", "u8")
@@ -309,7 +309,8 @@ class Engine:
                  transient: bool = False, data: Any = None) -> int:
         """Registers a tensor and returns its id. A tensor that the last commit holds has the bytes of that commit. A new
         tensor is zeros, or is filled from `data`: a buffer of its bytes, or a function data(offset, out) that fills the
-        memoryview `out` with the tensor's bytes from `offset` on."""
+        memoryview `out` with the tensor's bytes from `offset` on. If the function raises, or a signal handler before all is
+        filled, the tensor is not registered."""
         dimensions = [whole_number(dimension, f"a dimension of {name!r}", 2**63 - 1, -2**63) for dimension in shape]
         spec = new(TensorSpec, library.spw_tensor_spec_init)
         spec.name = text_of(name, "the name of a tensor")
@@ -319,26 +320,12 @@ class Engine:
         spec.tile_rows = whole_number(tile_rows, f"tile_rows of {name!r}", 2**63 - 1, -2**63)
         spec.transient = int(transient)
         fill = data if data is None or callable(data) else _filler(name, dtype, dimensions, data)
-        raised: list[BaseException] = []
-
-        def read(_: int, offset: int, out: int, size: int) -> int:
-            try:
-                fill(offset, memoryview((u8 * size).from_address(out)).cast("B"))
-                return 0
-            except BaseException as error:  # also KeyboardInterrupt: raised again when the call has ended
-                raised.append(error)
-                return 1
-
-        def make() -> int | None:
-            status = library.spw_register(self._live(), ctypes.byref(spec), READER(read) if fill else READER(), None,
-                                          ctypes.byref(id))
-            if raised:
-                library.spw_status_free(status)
-                raise raised[0]
-            return status
-
         id = u32()
-        call(make)
+
+        def make(reader: Any = None, user: Any = None) -> int | None:
+            return library.spw_register(self._live(), ctypes.byref(spec), reader, user, ctypes.byref(id))
+
+        call(make if fill is None else lambda: call_with_reader(make, fill))
         return id.value
 
     def unregister(self, id: int) -> None:

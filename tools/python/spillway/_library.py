@@ -39,6 +39,10 @@ class TensorSpec(ctypes.Structure):
                 ("rank", size_t), ("tile_rows", i64), ("transient", i32)]
 
 
+class ConfirmedReader(ctypes.Structure):
+    _fields_ = [("read", READER), ("user", pointer), ("is_done", i32)]
+
+
 class Use(ctypes.Structure):
     _fields_ = [("id", u32), ("tier", i32), ("access", i32), ("tile", u32)]
 
@@ -77,7 +81,7 @@ _TEXT_OUT = _OUT(pointer)  # char*, which the caller must free
 # Functions that can fail. They return a status; None means success.
 _FALLIBLE = {
     "spw_engine_open": [_OUT(EngineOptions), _HANDLE],
-    "spw_register": [pointer, _OUT(TensorSpec), READER, pointer, _OUT(u32)],
+    "spw_register": [pointer, _OUT(TensorSpec), pointer, pointer, _OUT(u32)],  # its reader: _reader.py
     "spw_unregister": [pointer, u32],
     "spw_forget": [pointer, text],
     "spw_find": [pointer, text, _OUT(u32)],
