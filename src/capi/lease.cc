@@ -113,6 +113,7 @@ spw_status* spw_lease_dlpack_on(spw_lease* lease, spw_stream* stream, DLManagedT
   return Run([&]() -> absl::Status {
     SPILLWAY_RETURN_IF_ERROR(CheckNotNull(lease, "lease"));
     SPILLWAY_RETURN_IF_ERROR(CheckNotNull(tensor, "tensor"));
+    SPILLWAY_RETURN_IF_ERROR(lease->engine->CheckProcess());
     SPILLWAY_RETURN_IF_ERROR(CheckStream(stream, lease->engine));
     const bool is_same_stream = stream != nullptr && stream->stream == lease->stream;
     if (lease->stream != nullptr && !is_same_stream)

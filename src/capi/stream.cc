@@ -48,6 +48,7 @@ spw_status* spw_stream_wrap(spw_engine* engine, void* native, spw_stream** strea
 spw_status* spw_stream_launch(spw_stream* stream, void (*work)(void* user), void* user) {
   return Run([&]() -> absl::Status {
     SPILLWAY_RETURN_IF_ERROR(CheckNotNull(stream, "stream"));
+    SPILLWAY_RETURN_IF_ERROR(stream->engine->CheckProcess());
     if (work == nullptr) return absl::InvalidArgumentError("work is NULL");
     return stream->stream->Launch([work, user] { work(user); });
   });
@@ -56,6 +57,7 @@ spw_status* spw_stream_launch(spw_stream* stream, void (*work)(void* user), void
 spw_status* spw_stream_synchronize(spw_stream* stream) {
   return Run([&]() -> absl::Status {
     SPILLWAY_RETURN_IF_ERROR(CheckNotNull(stream, "stream"));
+    SPILLWAY_RETURN_IF_ERROR(stream->engine->CheckProcess());
     return stream->stream->Synchronize();
   });
 }

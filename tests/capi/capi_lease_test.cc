@@ -3,6 +3,8 @@
 // Tests leases and streams through the C ABI, and the export of a lease as a DLPack tensor.
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -128,6 +130,32 @@ TEST_F(CapiLeaseTest, AsATensorItEndsWithTheTensor) {
   SPW_EXPECT_ERROR(spw_unregister(engine_, id), SPW_FAILED_PRECONDITION, "is leased");
   tensor->deleter(tensor);
   SPW_EXPECT_OK(spw_unregister(engine_, id));
+}
+
+TEST_F(CapiLeaseTest, AForkedProcessGetsNoTensorAndRunsNothingOnAStream) {
+  const uint32_t id = Register("w", SPW_F32, 1, 100);
+  spw_lease* lease = nullptr;
+  spw_stream* stream = nullptr;
+  SPW_ASSERT_OK(spw_stream_create(engine_, &stream));
+  SPW_ASSERT_OK(spw_acquire(engine_, id, 0, SPW_READ_WRITE, stream, &lease));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(60);
+    const auto nothing = [](void*) {};
+    DLManagedTensor* tensor = nullptr;
+    const bool is_told =
+        spw_status_code(spw_lease_dlpack(lease, &tensor)) == SPW_FAILED_PRECONDITION &&
+        spw_status_code(spw_lease_dlpack_on(lease, nullptr, &tensor)) == SPW_FAILED_PRECONDITION &&
+        spw_status_code(spw_stream_launch(stream, nothing, nullptr)) == SPW_FAILED_PRECONDITION &&
+        spw_status_code(spw_stream_synchronize(stream)) == SPW_FAILED_PRECONDITION;
+    ::_exit(is_told && tensor == nullptr ? 0 : 1);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  spw_lease_release(lease, nullptr);
+  spw_stream_release(stream);
+  SPW_EXPECT_OK(spw_commit(engine_, nullptr, 0));
 }
 
 TEST_F(CapiLeaseTest, AsATensorItsBytesHaveArrived) {

@@ -374,10 +374,13 @@ class EngineTest(unittest.TestCase):
 
     def test_a_forked_process_is_told(self):
         tensor = self.engine.register("w", "f32", (4, 8))
+        lease = self.engine.acquire(tensor)
         child = os.fork()
         if child == 0:
             signal.alarm(60)
-            calls = (lambda: self.engine.acquire(tensor), self.engine.clear_prefetch, lambda: self.engine.page_bytes)
+            self.engine._device, lease._on_host = (1, 0), False  # as if the lease were on a GPU
+            calls = (lambda: self.engine.acquire(tensor), self.engine.clear_prefetch, lambda: self.engine.page_bytes,
+                     lambda: lease.address, lambda: lease.__cuda_array_interface__, lambda: lease.__dlpack__(stream=-1))
             try:
                 for number, call in enumerate(calls, 1):
                     try:
@@ -390,7 +393,14 @@ class EngineTest(unittest.TestCase):
             finally:
                 os._exit(100)
         self.assertEqual(os.waitpid(child, 0)[1], 0)
+        lease.release()
         self.engine.acquire(tensor).release()
+
+    def test_a_lease_has_an_address_after_its_engine_was_closed(self):
+        lease = self.engine.acquire(self.engine.register("w", "f32", (4, 8)))
+        address = lease.address
+        self.engine.close()
+        self.assertEqual(lease.address, address)
 
     def child(self, code):
         """Runs the code in a process of its own, with `engine`, its tensor `w` of 8 MiB and `begun`, an Event."""

@@ -103,10 +103,11 @@ class Lease:
     """A hold on one tile. The tile's bytes are contiguous and stay where they are until the lease ends.
 
     A lease is a context manager, a buffer (`memoryview(lease)`, of bytes) and a DLPack exporter. `torch.from_dlpack(lease)`
-    takes the lease over: it ends with the tensor. A view of the buffer is void once the lease has ended. A lease that
-    nothing refers to any more ends as well. A lease that was acquired with a stream ends when the work launched there so far
-    has run, unless release() or __dlpack__() is given another stream. A lease keeps its engine and its stream alive until it
-    ends. `id`, `tile` and `size_bytes` say what it is a lease on.
+    takes the lease over: it ends with the tensor. A view of the buffer is void once the lease has ended, and in a process
+    that was forked from the engine's, where an access to the buffer may end the process. A lease that nothing refers to any
+    more ends as well. A lease that was acquired with a stream ends when the work launched there so far has run, unless
+    release() or __dlpack__() is given another stream. A lease keeps its engine and its stream alive until it ends. `id`,
+    `tile` and `size_bytes` say what it is a lease on.
     """
 
     # Each instance is of a subclass that is also a ctypes array over the lease's bytes: before Python 3.12 a class written
@@ -116,6 +117,9 @@ class Lease:
     @property
     def address(self) -> int:
         """The address of the first byte; for a lease on a GPU it is a device address."""
+        if os.getpid() != self._engine._process:
+            raise FailedPrecondition(f"the lease on tile {self.tile} of tensor {self.id} is of process {self._engine._process}, "
+                                     f"from which process {os.getpid()} was forked: its bytes are only there")
         return library.spw_lease_data(self._live())
 
     @property
@@ -259,6 +263,7 @@ class Engine:
         options.mode = number_of(mode, _MODES, "mode")
         options.io = number_of(io, _IO, "io")
         options.calibration = number_of(calibration, _CALIBRATIONS, "calibration")
+        self._process = os.getpid()
         self._device = _device_of(device)
         options.device_kind, options.device_index = self._device
         options.device_bytes = parse_size(device_bytes, "device_bytes")
