@@ -46,12 +46,66 @@ class DeepSpeedTest(TorchTest):
         self.assertIsNone(settings.store)
 
     def test_what_cannot_be_raises(self):
-        for config, words in ((
-                {"zero_optimization": {"offload_optimizer": {"device": "nvme"}}}, "no zero_optimization.offload_optimizer.nvme_path"),
+        def offload(value):
+            return {"zero_optimization": {"offload_optimizer": value}}
+
+        def params(kind, **values):
+            return {"optimizer": {"type": kind, "params": values}}
+
+        for config, words in (
+                (offload({"device": "nvme"}), "no zero_optimization.offload_optimizer.nvme_path"),
                 ({"zero_optimization": {"offload_param": {"device": "tape"}}}, "'tape': it must be nvme, cpu or none"),
-                ({"optimizer": {"type": "OneBitAdam"}}, "'OneBitAdam': there are adamw")):
-            with self.assertRaisesRegex(spillway.InvalidArgument, words):
+                ({"optimizer": {"type": "OneBitAdam"}}, "'OneBitAdam': there are adamw"),
+                ({"optimizer": {}}, "optimizer.type is None: there are adamw"),
+                ([1], r"the DeepSpeed configuration is \[1\]: it must be a JSON object"),
+                (5, "the DeepSpeed configuration is 5: it must be a JSON object"),
+                ({"zero_optimization": True}, "zero_optimization is True: it must be a JSON object"),
+                ({"zero_optimization": {"stage": "three"}}, "zero_optimization.stage is 'three': it must be 0, 1, 2 or 3"),
+                (offload("nvme"), "zero_optimization.offload_optimizer is 'nvme': it must be a JSON object"),
+                (offload({"device": []}), r"offload_optimizer.device is \[\]: it must be nvme, cpu or none"),
+                (offload({"device": "nvme", "nvme_path": 5}), "offload_optimizer.nvme_path is 5: it must be the path of a folder"),
+                (offload({"pin_memory": "yes"}), "offload_optimizer.pin_memory is 'yes': it must be true or false"),
+                ({"aio": 3}, "aio is 3: it must be a JSON object"),
+                ({"aio": {"queue_depth": -3}}, 'aio.queue_depth is -3: it must be an integer from 1 on, or "auto"'),
+                ({"aio": {"queue_depth": "8"}}, "aio.queue_depth is '8': it must be an integer"),
+                ({"aio": {"queue_depth": 8.0}}, "aio.queue_depth is 8.0: it must be an integer"),
+                ({"aio": {"queue_depth": True}}, "aio.queue_depth is True: it must be an integer"),
+                ({"optimizer": "Adam"}, "optimizer is 'Adam': it must be a JSON object"),
+                ({"optimizer": {"type": "Adam", "params": []}}, r"optimizer.params is \[\]: it must be a JSON object"),
+                (params("Adam", lr="1e-3"), "optimizer.params.lr is '1e-3': it must be a number"),
+                (params("Adam", eps=True), "optimizer.params.eps is True: it must be a number"),
+                (params("Adam", betas=[0.9]), r"optimizer.params.betas is \[0.9\]: it must be two numbers"),
+                (params("Adam", betas=0.9), "optimizer.params.betas is 0.9: it must be two numbers"),
+                (params("Adam", adam_w_mode="no"), "optimizer.params.adam_w_mode is 'no': it must be true or false")):
+            with self.subTest(config), self.assertRaisesRegex(spillway.InvalidArgument, words):
                 st.from_deepspeed(config)
+        file = self.folder / "ds.json"
+        for text in ("{", '{"aio": {"queue_depth": 0}}', "[]"):
+            file.write_text(text)
+            with self.subTest(text), self.assertRaises(spillway.InvalidArgument):
+                st.from_deepspeed(file)
+
+    def test_null_and_auto_are_as_if_they_were_not_there(self):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for config in ({"zero_optimization": None}, {"zero_optimization": {"offload_optimizer": None, "offload_param": None}},
+                           {"aio": None}, {"aio": {"queue_depth": "auto"}}, {"aio": {"queue_depth": None}}, {"optimizer": None}):
+                self.assertEqual(st.from_deepspeed(config), st.from_deepspeed({}), config)
+            self.assertEqual(st.from_deepspeed({"optimizer": {"type": "Adam", "params": None}}),
+                             st.from_deepspeed({"optimizer": {"type": "Adam", "params": {"lr": "auto", "betas": None}}}))
+        with st.from_deepspeed({"aio": {"queue_depth": "auto"}}).open(pinned="1MiB"):
+            pass
+
+    def test_each_rule_has_parameters_of_its_own(self):
+        given = {"lr": 0.01, "betas": [0.9, 0.98], "eps": 1e-6, "weight_decay": 0.1, "momentum": 0.5}
+        for kind, rule, missing in (
+                ("AdamW", st.AdamW, ["momentum"]), ("Adam", st.AdamW, ["momentum"]), ("Lamb", st.LAMB, ["momentum"]),
+                ("Lion", st.Lion, ["eps", "momentum"]), ("SGD", st.SGD, ["betas", "eps"])):
+            with self.assertWarns(UserWarning):
+                settings = st.from_deepspeed({"optimizer": {"type": kind, "params": given}})
+            self.assertIs(settings.optimizer, rule)
+            self.assertEqual(settings.without_counterpart, [f"optimizer.params.{word}" for word in missing])
+            rule(make_params(), **settings.optimizer_arguments)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,10 @@ import spillway
 from spillway.torch import _rules
 from spillway.torch._run import Run, open_run
 
-_RULES = {"adamw": _rules.AdamW, "adam": _rules.Adam, "lion": _rules.Lion, "sgd": _rules.SGD}
+_RULES = {"adamw": _rules.AdamW, "adam": _rules.Adam, "lion": _rules.Lion, "sgd": _rules.SGD, "lamb": _rules.LAMB}
+_ADAM = ("lr", "betas", "eps", "weight_decay")
+_PARAMETERS = {"adamw": _ADAM, "adam": _ADAM, "lion": ("lr", "betas", "weight_decay"),
+               "sgd": ("lr", "momentum", "weight_decay"), "lamb": _ADAM}
 # Keys for what the trainer does itself, through settings of its own.
 _TRAINERS = {"gradient_clipping", "gradient_accumulation_steps", "train_batch_size", "train_micro_batch_size_per_gpu", "fp16",
              "bf16", "steps_per_print", "wall_clock_breakdown", "scheduler", "zero_allow_untested_optimizer",
@@ -41,21 +44,21 @@ class DeepSpeedSettings:
 def from_deepspeed(config: dict[str, Any] | str | os.PathLike[str]) -> DeepSpeedSettings:
     """Reads a DeepSpeed configuration from a dict or a JSON file: offload_optimizer, offload_param, nvme_path, pin_memory,
     aio and optimizer. Keys that have no counterpart are listed in `without_counterpart`, and a warning names them."""
-    if not isinstance(config, dict):
-        config = json.loads(pathlib.Path(config).read_text())
+    if isinstance(config, (str, os.PathLike)):
+        try:
+            config = json.loads(pathlib.Path(config).read_text())
+        except ValueError as error:
+            raise spillway.InvalidArgument(f"{os.fspath(config)} is not a file of JSON: {error}") from None
     settings = DeepSpeedSettings()
     missing = settings.without_counterpart
-    for key, value in config.items():
+    for key, value in _object(config, "the DeepSpeed configuration").items():
         if key == "zero_optimization":
-            _read_zero(value, settings)
+            _read_zero(_object(value, key), settings)
         elif key == "aio":
-            for word, number in value.items():
-                if word == "queue_depth":
-                    settings.queue_depth = int(number)
-                else:
-                    missing.append(f"aio.{word}: the engine chooses itself, by what was measured of the device if it was")
+            _read_aio(_object(value, key), settings)
         elif key == "optimizer":
-            _read_optimizer(value, settings)
+            if value is not None:
+                _read_optimizer(_object(value, key), settings)
         elif key in _TRAINERS:
             settings.trainers.append(key)
         else:
@@ -65,51 +68,89 @@ def from_deepspeed(config: dict[str, Any] | str | os.PathLike[str]) -> DeepSpeed
     return settings
 
 
+def _expect(is_right: bool, key: str, value: Any, expected: str) -> None:
+    if not is_right:
+        raise spillway.InvalidArgument(f"{key} is {value!r}: it must be {expected}")
+
+
+def _object(value: Any, key: str) -> dict[str, Any]:
+    """Returns a JSON object; null counts as one without keys."""
+    _expect(value is None or isinstance(value, dict), key, value, "a JSON object")
+    return value or {}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _read_aio(aio: dict[str, Any], settings: DeepSpeedSettings) -> None:
+    for word, value in aio.items():
+        if word != "queue_depth":
+            settings.without_counterpart.append(f"aio.{word}: the engine chooses itself, by what was measured of the device if "
+                                                "it was")
+        elif value not in (None, "auto"):
+            _expect(type(value) is int and value >= 1, "aio.queue_depth", value, "an integer from 1 on, or \"auto\"")
+            settings.queue_depth = value
+
+
 def _read_zero(zero: dict[str, Any], settings: DeepSpeedSettings) -> None:
-    missing = settings.without_counterpart
     for key, value in zero.items():
-        if key not in ("offload_optimizer", "offload_param"):
-            if key == "stage" and value in (0, 1, 2, 3):
-                continue  # stages divide state among processes; here one process holds all of it
-            missing.append(f"zero_optimization.{key}")
-            continue
         place = f"zero_optimization.{key}"
-        device = value.get("device", "cpu")
-        if device not in ("nvme", "cpu", "none"):
-            raise spillway.InvalidArgument(f"{place}.device is {device!r}: it must be nvme, cpu or none")
-        if key == "offload_param" and device != "none":
-            settings.offload_parameters = True
-        if device == "nvme":
-            path = value.get("nvme_path")
-            if not path:
-                raise spillway.InvalidArgument(f"{place}.device is nvme, and there is no {place}.nvme_path")
-            store = os.path.join(os.fspath(path), "spillway")
-            if settings.store not in (None, store):
-                raise spillway.InvalidArgument(f"{place}.nvme_path is {path}, and the other role's is another: one store "
-                                               "holds both")
-            settings.store = store
-        for word, given in value.items():
-            if word in ("device", "nvme_path"):
-                continue
-            if word == "pin_memory" and given:
+        if key in ("offload_optimizer", "offload_param"):
+            if value is not None:
+                _read_offload(_object(value, place), place, key == "offload_param", settings)
+        elif key == "stage":  # stages divide state among processes; here one process holds all of it
+            _expect(type(value) is int and 0 <= value <= 3, place, value, "0, 1, 2 or 3")
+        else:
+            settings.without_counterpart.append(place)
+
+
+def _read_offload(offload: dict[str, Any], place: str, is_parameters: bool, settings: DeepSpeedSettings) -> None:
+    given = {word: value for word, value in offload.items() if value is not None}
+    device = given.pop("device", "cpu")
+    _expect(device in ("nvme", "cpu", "none"), f"{place}.device", device, "nvme, cpu or none")
+    if is_parameters and device != "none":
+        settings.offload_parameters = True
+    path = given.pop("nvme_path", None)
+    if device == "nvme":
+        if not path:
+            raise spillway.InvalidArgument(f"{place}.device is nvme, and there is no {place}.nvme_path")
+        _expect(isinstance(path, (str, os.PathLike)), f"{place}.nvme_path", path, "the path of a folder")
+        store = os.path.join(os.fspath(path), "spillway")
+        if settings.store not in (None, store):
+            raise spillway.InvalidArgument(f"{place}.nvme_path is {path}, and the other role's is another: one store holds both")
+        settings.store = store
+    for word, value in given.items():
+        if word == "pin_memory":
+            _expect(isinstance(value, bool), f"{place}.pin_memory", value, "true or false")
+            if value:
                 continue  # memory is always pinned, as far as the machine allows
-            missing.append(f"{place}.{word}={given}: give spillway.torch.open pinned= bytes of memory")
+        settings.without_counterpart.append(f"{place}.{word}={value}: give spillway.torch.open pinned= bytes of memory")
 
 
 def _read_optimizer(optimizer: dict[str, Any], settings: DeepSpeedSettings) -> None:
     kind = str(optimizer.get("type", "")).lower()
     if kind not in _RULES:
         raise spillway.InvalidArgument(f"optimizer.type is {optimizer.get('type')!r}: there are {', '.join(_RULES)}")
-    parameters = optimizer.get("params", {})
-    if kind == "adam" and parameters.get("adam_w_mode", True):
-        kind = "adamw"  # in DeepSpeed, too, Adam is AdamW by default
+    # The trainer sets what is "auto".
+    parameters = {word: value for word, value in _object(optimizer.get("params"), "optimizer.params").items()
+                  if value not in (None, "auto")}
+    if kind in ("adam", "adamw"):
+        parameters.pop("torch_adam", None)
+        is_decoupled = parameters.pop("adam_w_mode", True)
+        _expect(isinstance(is_decoupled, bool), "optimizer.params.adam_w_mode", is_decoupled, "true or false")
+        if kind == "adam" and is_decoupled:
+            kind = "adamw"  # in DeepSpeed, too, Adam is AdamW by default
     settings.optimizer = _RULES[kind]
     settings.optimizer_arguments["weight_decay"] = 0.0  # DeepSpeed's default
-    known = {"lr", "betas", "eps", "weight_decay", "momentum"}
     for word, value in parameters.items():
-        if value == "auto":
-            continue  # the trainer sets the value
-        if word in known:
-            settings.optimizer_arguments[word] = tuple(value) if isinstance(value, list) else value
-        elif word not in ("torch_adam", "adam_w_mode"):
-            settings.without_counterpart.append(f"optimizer.params.{word}")
+        place = f"optimizer.params.{word}"
+        if word not in _PARAMETERS[kind]:
+            settings.without_counterpart.append(place)
+        elif word == "betas":
+            _expect(isinstance(value, (list, tuple)) and len(value) == 2 and all(map(_is_number, value)), place, value,
+                    "two numbers")
+            settings.optimizer_arguments[word] = tuple(value)
+        else:
+            _expect(_is_number(value), place, value, "a number")
+            settings.optimizer_arguments[word] = value
