@@ -32,12 +32,13 @@ class GenerateTest(ToolTest):
         (self.folder / "spillway").write_text(text)
         (self.folder / "spillway").chmod(0o755)
 
-    def run_generate(self, *options, expect=0):
+    def run_generate(self, *options, expect=0, **environment):
         return self.run_tool(
             "generate_command",
             *("--model", self.folder / "model", "--spillway", self.folder / "spillway"),
             *options,
             expect=expect,
+            **environment,
         )
 
     def test_ids_go_out_and_text_comes_back(self):
@@ -89,6 +90,25 @@ class GenerateTest(ToolTest):
         self.stand_in("#!/bin/sh\necho 'spillway: a page is corrupt' >&2\nexit 4\n")
         failed = self.run_generate("--prompt", "the", expect=4)
         self.assertEqual(failed.stderr, "spillway: a page is corrupt\n")
+
+    def test_a_command_that_a_signal_ends_is_told(self):
+        for name, words in (("KILL", "memory may have run out"), ("SEGV", "SIGSEGV"), ("40", "40")):
+            self.stand_in(f"#!/bin/sh\nkill -{name} $$\n")
+            failed = self.run_generate("--prompt", "the", expect=1)
+            self.assertIn(f"{self.folder}/spillway: was ended by", failed.stderr)
+            self.assertIn(words, failed.stderr)
+            self.assertEqual("--store DIR --pinned-bytes" in failed.stderr, name == "KILL")
+
+    def test_the_environments_prompt_is_not_passed_on(self):
+        tokens = "${SPILLWAY_TOKENS-}${SPILLWAY_TOKENS_FILE-}$SPILLWAY_SEED"
+        self.stand_in(f'#!/bin/sh\necho "{{\\"v\\": 1, \\"tokens\\": [{tokens}]}}"\n')
+        finished = self.run_generate(
+            *("--prompt", "the", "--json"),
+            SPILLWAY_TOKENS="1,2,",
+            SPILLWAY_TOKENS_FILE="3,",
+            SPILLWAY_SEED="4",
+        )
+        self.assertEqual(json.loads(finished.stdout)["tokens"], [4])
 
     def test_an_answer_that_makes_no_sense_is_an_error(self):
         for answer in ("", "[]", '{"v": 2, "tokens": []}', '{"v": 1, "tokens": [1.5]}'):

@@ -2,7 +2,9 @@
 """The work of spillway-generate. generate_command.py loads it after parsing the arguments."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -78,16 +80,34 @@ def _run_on(arguments, tokens):
         "--json",
         *arguments.further,
     ]
+    # These give `spillway generate` another prompt.
+    others = ("SPILLWAY_TOKENS", "SPILLWAY_TOKENS_FILE")
+    environment = {name: value for name, value in os.environ.items() if name not in others}
     try:
         finished = subprocess.run(
-            command, stdout=subprocess.PIPE, check=False, pass_fds=(tokens,)
+            command, stdout=subprocess.PIPE, check=False, pass_fds=(tokens,), env=environment
         )  # its messages go to the user
     except OSError as error:
         raise UsageError(f"{command[0]}: cannot be run: {error.strerror}") from error
-    if finished.returncode != 0:
+    if finished.returncode < 0:
+        raise InputError(f"{command[0]}: {_killed_by(-finished.returncode)}")
+    if finished.returncode > 0:
         # The command has printed why it failed. Its exit codes are listed in users.md.
-        sys.exit(finished.returncode if finished.returncode > 0 else 1)
+        sys.exit(finished.returncode)
     return _parse_tokens(finished.stdout, command[0])
+
+
+def _killed_by(number):
+    try:
+        name = signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        name = f"signal {number}"
+    if number != signal.SIGKILL:
+        return f"was ended by {name}"
+    return (
+        f"was ended by {name}: memory may have run out. With a store the weights need less of it:"
+        " -- --store DIR --pinned-bytes 1GiB"
+    )
 
 
 def _parse_tokens(output, origin):
