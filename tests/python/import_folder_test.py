@@ -5,12 +5,14 @@ import json
 import re
 import unittest
 import zipfile
+from argparse import ArgumentTypeError
 from pathlib import Path
 
 import numpy
 from safetensors.numpy import load_file, save_file
 
 from tool_testing import CONFIG, ToolTest, model_tensors, write_folder
+from spillway_tools.command import parse_bytes
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -116,6 +118,28 @@ class ImportFolderTest(ToolTest):
         (self.folder / "out").rename(self.folder / "sharded")
         self.run_tool("import_command", self.folder / "sharded", self.folder / "out")
         self.assert_tensors(tensors)
+
+    def test_the_size_of_a_shard_has_a_unit_or_none(self):
+        for text, size in (
+            *(("123", 123), ("17B", 17), ("5GB", 5 * 10**9), ("7kB", 7000), ("3M", 3 * 10**6)),
+            *(("8GiB", 8 << 30), ("1.5 GiB", 3 << 29), ("48Mi", 48 << 20), ("2TiB", 2 << 40)),
+        ):
+            self.assertEqual(parse_bytes(text), size, text)
+        write_folder(self.folder / "in")
+        self.run_import("--max-shard-bytes", "19.5KiB")
+        self.assertGreater(len(list((self.folder / "out").glob("model-*.safetensors"))), 2)
+        for text in (
+            *("", " ", "B", "MiB", "-1", "-0KiB", "+5", "1.5", "12 apples", "1e9", "0x10", "5KiBB"),
+            *("5iB", "5XiB", "5 KiB ", "nan", "infGiB", "1,5GiB", "16EiB", "9" * 5000 + "KB", "٣"),
+        ):
+            with self.assertRaises(ArgumentTypeError, msg=text):
+                parse_bytes(text)
+        for text in ("5 apples", "9223372036854775808", "9" * 5000, "9999999999TiB"):
+            failed = self.run_import("--force", f"--max-shard-bytes={text}", expect=2)
+            self.assertIn("--max-shard-bytes", failed.stderr)
+            self.assertIn("is no size: write bytes, or a number with KiB, MiB, GiB", failed.stderr)
+        failed = self.run_import("--force", "--max-shard-bytes", "0GB", expect=2)
+        self.assertIn("--max-shard-bytes must be at least 1", failed.stderr)
 
     def test_a_wheel_may_carry_a_folder(self):
         tensors = write_folder(self.folder / "in")

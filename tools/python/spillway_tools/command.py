@@ -8,7 +8,9 @@ low, 128 + N ended by signal N.
 import argparse
 import contextlib
 import importlib
+import math
 import os
+import re
 import sys
 import time
 
@@ -163,6 +165,29 @@ def format_bytes(count):
             return f"{int(value)} B" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return ""
+
+
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]*)?) ?(?:([Kk]|[MGTP])(i?))?[Bb]?")
+
+
+def parse_bytes(text):
+    """Returns the bytes of a size as the command `spillway` takes it: "123", "48MiB", "1.5 GiB".
+
+    Raises ArgumentTypeError, which argparse turns into a message.
+    """
+    match = _SIZE.fullmatch(text)
+    value, prefix, binary = match.groups() if match else ("", None, None)
+    if prefix:
+        base = 1024 if binary else 1000
+        size = float(value) * base ** ("KMGTP".index(prefix.upper()) + 1)
+    else:  # plain bytes are exact: no fraction
+        size = int(value) if value.isdecimal() and len(value) < 20 else math.inf
+    if size >= 2**63:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no size: write bytes, or a number with KiB, MiB, GiB, TiB (powers of"
+            " 1024) or KB, MB, GB, TB (powers of 1000), for example 48MiB"
+        )
+    return round(size)
 
 
 class Parser(argparse.ArgumentParser):

@@ -28,7 +28,7 @@ def main():
 def _parse():
     from pathlib import Path
 
-    from spillway_tools.command import Parser
+    from spillway_tools.command import Parser, parse_bytes
 
     parser = Parser(_EXAMPLES, prog=_PROGRAM)
     parser.add_argument(
@@ -40,10 +40,10 @@ def _parse():
     )
     parser.add_argument(
         "--max-shard-bytes",
-        type=int,
+        type=parse_bytes,
         default=_DEFAULT_MAX_SHARD_BYTES,
-        metavar="N",
-        help="cut larger weights into files of at most N bytes (default: %(default)s)",
+        metavar="SIZE",
+        help="cut larger weights into files of at most SIZE, as 5GB (default: %(default)s)",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     arguments = parser.parse_args()
