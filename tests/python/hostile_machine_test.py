@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the commands under resource limits and signals, and with a stderr that cannot be written."""
 
+import contextlib
+import itertools
 import os
+import pty
 import signal
 import subprocess
+import sys
+import termios
 import time
 import unittest
+from unittest import mock
 
 from import_gguf_test import write_gguf
 from tool_testing import ToolTest, model_tensors, tool_command, tool_environment, write_folder
+from spillway_tools.command import Progress
 
 _DEADLINE_SECONDS = 60
 _IMPORTS = """
@@ -187,6 +194,29 @@ class StderrTest(MachineTest):
                 self.assertTrue((self.out / "config.json").exists())
                 failed = subprocess.run(command[:3], env=tool_environment(), stderr=stderr)
                 self.assertEqual(failed.returncode, 2)
+
+    def test_progress_does_not_wrap_in_a_narrow_terminal(self):
+        for columns, width in ((20, 19), (200, 78), (0, 78)):
+            master, slave = pty.openpty()
+            self.addCleanup(os.close, master)
+            termios.tcsetwinsize(slave, (24, columns))
+            with (
+                open(slave, "w", encoding="utf-8") as terminal,
+                mock.patch.object(sys, "stderr", terminal),
+                mock.patch.object(time, "monotonic", side_effect=itertools.count()),
+            ):
+                progress = Progress("spillway-import: writing", 4000)
+                progress.add(1000)
+                progress.add(2000)
+                progress.finish("spillway-import: done")
+            written = b""
+            with contextlib.suppress(OSError):  # EIO: nothing is left, and no one can write
+                while True:
+                    written += os.read(master, 10000)
+            lines = written.decode().split("\r")
+            self.assertEqual([len(line) for line in lines[:4]], [0, width, width, width])
+            self.assertTrue(lines[2].startswith("spillway-import: wr"))
+            self.assertEqual(lines[3:], [" " * width, "spillway-import: done", "\n"])
 
     def closed_pipe(self):
         reading, writing = os.pipe()

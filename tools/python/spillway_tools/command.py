@@ -211,6 +211,9 @@ class Parser(argparse.ArgumentParser):
             _write_stderr(text)
 
 
+_LINE = 78  # the characters of a progress line, padded
+
+
 class Progress:
     """Shows progress on stderr: one line that is rewritten on a terminal, else a line every 10 s.
 
@@ -229,18 +232,31 @@ class Progress:
         now = time.monotonic()
         if now - self._last >= (0.1 if self._terminal else 10.0):
             self._last = now
-            self._show("\r" if self._terminal else "", "" if self._terminal else "\n")
+            self._show()
 
     def finish(self, summary):
         """Prints `summary`, the last line. On a terminal it replaces the progress line."""
-        start = "\r" if self._terminal else ""
-        # Blanks, not an escape sequence, overwrite the rest of a longer line.
-        width = 78 if self._terminal else 0
-        _write_stderr(f"{start}{printable(summary):<{width}}\n")
+        blank = f"\r{'':<{min(_LINE, _columns())}}\r" if self._terminal else ""
+        _write_stderr(f"{blank}{printable(summary)}\n")
 
-    def _show(self, start, end):
+    def _show(self):
         text = f"{self._label}: {format_bytes(self._done)}"
         if self._total:
             share = min(1.0, self._done / self._total)
             text += f" of {format_bytes(self._total)} ({share:.0%})"
-        _write_stderr((f"{start}{text:<78}" if self._terminal else text) + end)
+        if self._terminal:
+            # Blanks, not an escape sequence, overwrite the rest of a longer line. A line that the
+            # terminal wraps could not be rewritten, so it is cut.
+            columns = _columns()
+            _write_stderr(f"\r{text[:columns]:<{min(_LINE, columns)}}")
+        else:
+            _write_stderr(text + "\n")
+
+
+def _columns():
+    """Returns how many characters of a line the terminal of stderr shows without wrapping it."""
+    try:
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):
+        columns = 0
+    return (columns or 80) - 1  # 0: the terminal does not know
