@@ -5,7 +5,8 @@
 //   2. Read the identity files. If nothing of Spillway's is there, there is no store. If the first
 //      folder has an identity and a catalog, there is a store, and the folders, their order and
 //      their number must be the store's. Anything less holds no data: it was never finished, or is
-//      a scratch store whose process was killed.
+//      a scratch store whose process was killed. What a later folder has of another store is no
+//      leftover, and the folder is refused.
 //   3. Remove such leftovers, if a store may be made.
 //   4. Make what is missing: the catalog first, then the identities from the last folder to the
 //      first, each durable before the next. The store exists once the first folder has its
@@ -173,6 +174,26 @@ absl::StatusOr<const StoreFolder*> FolderWithSegments(const Folders& folders,
   return nullptr;
 }
 
+// Returns the first of the later folders that belongs to a store which does not begin in the first
+// folder; null if there is none. A store that was never finished has its catalog in the first
+// folder, so only that catalog's store id says that an identity in a later folder is a leftover.
+// REQUIRES: the first folder has no identity, or that of a scratch store.
+absl::StatusOr<const StoreFolder*> FolderOfAnotherStore(const Folders& folders,
+                                                        const Identities& identities) {
+  SPILLWAY_ASSIGN_OR_RETURN(const bool is_half_made, folders[0].HasCatalog());
+  for (size_t i = 1; i < folders.size(); ++i) {
+    if (identities[i] && identities[i]->scratch) continue;
+    SPILLWAY_ASSIGN_OR_RETURN(const bool has_catalog, folders[i].HasCatalog());
+    if (has_catalog) return &folders[i];
+    if (!identities[i]) continue;
+    if (!is_half_made) return &folders[i];
+    const auto catalog =
+        Catalog::OpenToRead(folders[0].CatalogPath(), SqliteDatabase::Mode::kReadAlone);
+    if (!catalog.ok() || (*catalog)->meta().store_id != identities[i]->store_id) return &folders[i];
+  }
+  return nullptr;
+}
+
 absl::StatusOr<Found> Look(const Folders& folders, const Identities& identities) {
   bool any_scratch = false;
   const StoreFolder* with_identity = nullptr;  // of a store that is not scratch
@@ -208,10 +229,9 @@ absl::StatusOr<Found> Look(const Folders& folders, const Identities& identities)
         "store that lost both, or of its other folder; restore both from a copy, name the store's "
         "folders in order, or choose another folder"));
   }
-  const StoreFolder* const elsewhere = with_segments ? with_segments
-                                       : has_catalog ? nullptr
-                                                     : with_identity;
-  if (elsewhere) {
+  SPILLWAY_ASSIGN_OR_RETURN(const StoreFolder* const of_another,
+                            FolderOfAnotherStore(folders, identities));
+  if (const StoreFolder* const elsewhere = with_segments ? with_segments : of_another) {
     return absl::FailedPreconditionError(absl::StrCat(
         elsewhere->path(), " belongs to a store whose first folder is not ", folders[0].path(),
         "; name its folders in order (is a disk not mounted?), or choose another"));

@@ -94,6 +94,46 @@ TEST_F(StoreOpeningTest, TheSecondFolderOfAnotherStoreIsNotTakenOver) {
   EXPECT_TRUE(Open(TwoFolders()));
 }
 
+// A store that was never finished in the first folder says nothing about the second one.
+TEST_F(StoreOpeningTest, AnotherStoreBesideAHalfMadeOneIsNotRemoved) {
+  Open(Options());
+  std::filesystem::remove(folder_ / "store/spillway-store");
+  StoreOptions one = Options();
+  one.folders = {folder_ / "one"};
+  ASSERT_TRUE(Open(one)->Commit("one").ok());
+  ASSERT_TRUE(Open(TwoFolders())->Commit("two").ok());
+
+  StoreOptions options = Options();
+  const auto expect_refused = [&](const std::string& second, const std::string& other_content) {
+    SCOPED_TRACE(second + ", " + other_content);
+    options.folders = {folder_ / "store", folder_ / second};
+    const std::vector<std::string> before[] = {FilesIn(options.folders[0]),
+                                               FilesIn(options.folders[1])};
+    for (const bool create : {true, false}) {
+      options.create = create;
+      const absl::Status status = OpenError(options);
+      EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr(folder_ / second + " belongs to"));
+    }
+    EXPECT_EQ(FilesIn(options.folders[0]), before[0]);
+    EXPECT_EQ(FilesIn(options.folders[1]), before[1]);
+  };
+  expect_refused("one", "a whole store");
+  expect_refused("b", "the second folder of a store");
+  std::filesystem::resize_file(folder_ / "store/spillway-catalog.sqlite", 0);
+  expect_refused("b", "whose store nobody can compare");
+  std::filesystem::remove(folder_ / "one/spillway-store");
+  expect_refused("one", "a catalog alone");
+  EXPECT_EQ(Open(TwoFolders())->UserState(), "two");
+
+  // If nothing is in the second folder, or what belongs to the half-made store, it starts over.
+  options.create = true;
+  options.folders = {folder_ / "store", folder_ / "new"};
+  EXPECT_TRUE(Open(options));
+  std::filesystem::remove(folder_ / "store/spillway-store");
+  EXPECT_TRUE(Open(options));
+}
+
 TEST_F(StoreOpeningTest, AStoreWithoutItsIdentityIsDamagedWhoeverAsks) {
   MakeStore(Options());
   const StoreFolder folder = *StoreFolder::Open(Options().folders[0], StoreFolder::Mode::kExisting);
