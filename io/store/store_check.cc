@@ -2,7 +2,8 @@
 //
 // The check, in steps:
 //   1. SQLite's own check of the catalog, which reads every page of it.
-//   2. The small tables: commits, tensors, segment files; and the files in the folders.
+//   2. The small tables: commits, tensors, calibrations, segment files; and the files in the
+//   folders.
 //   3. The walk over all extents (store_walk.cc).
 //   4. The digests and sums.
 // If damage, or a device that fails, keeps a step from continuing, the step reports that, and the
@@ -41,7 +42,8 @@ absl::StatusOr<StoreCheckReport> StoreChecker::Run() {
       });
   for (const auto step :
        {&StoreChecker::CheckDatabase, &StoreChecker::LoadCommits, &StoreChecker::LoadTensors,
-        &StoreChecker::LoadFiles, &StoreChecker::Walk, &StoreChecker::CheckSums}) {
+        &StoreChecker::CheckProfiles, &StoreChecker::LoadFiles, &StoreChecker::Walk,
+        &StoreChecker::CheckSums}) {
     const absl::Status status = (this->*step)();
     if (status.ok()) continue;
     if (!absl::IsDataLoss(status) && !IsDeviceError(status)) return status;
@@ -161,6 +163,15 @@ absl::StatusOr<uint64_t> StoreChecker::ReadNumber(const char* sql) {
   SPILLWAY_ASSIGN_OR_RETURN(SqliteStatement get, view_.catalog().database().Prepare(sql));
   SPILLWAY_ASSIGN_OR_RETURN(const bool has_row, get.Step());
   return has_row ? static_cast<uint64_t>(get.Integer(0)) : 0;
+}
+
+absl::Status StoreChecker::CheckProfiles() {
+  const absl::Status status = view_.catalog().ReadProfiles().status();
+  if (!absl::IsDataLoss(status)) return status;
+  return absl::DataLossError(
+      absl::StrCat("a calibration is damaged, and no page: a store opens as not calibrated, and "
+                   "calibrating it again replaces the row (",
+                   status.message(), ")"));
 }
 
 // Compares the segment files in the catalog with those in the folders.

@@ -78,6 +78,7 @@ class StoreChecker {
   absl::Status CheckDatabase();
   absl::Status LoadCommits();
   absl::Status LoadTensors();
+  absl::Status CheckProfiles();
   absl::Status LoadFiles();
   absl::Status Walk();
   absl::Status CheckSums();

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -77,7 +78,21 @@ absl::Status StoreSpace::Load() {
   for (const CatalogSegment& segment : segments) known_bytes += segment.size_bytes;
   if (extents_.used_bytes() > known_bytes)
     return catalog_->Damaged("more bytes are in use than its segments have");
-  SPILLWAY_ASSIGN_OR_RETURN(profiles_, catalog_->ReadProfiles());
+  return LoadProfiles();
+}
+
+// Calibrations only make a store faster, so damage to them does not keep it from opening.
+absl::Status StoreSpace::LoadProfiles() {
+  auto profiles = catalog_->ReadProfiles();
+  if (absl::IsDataLoss(profiles.status())) {
+    if (options_.announce) {
+      options_.announce(absl::StrCat("the calibration in ", catalog_->path(),
+                                     " is damaged, so the store counts as not calibrated; "
+                                     "calibrate it again (spillway fsck names the damage)"));
+    }
+    profiles = std::vector<std::optional<DeviceProfile>>(folders_->size());
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(profiles_, std::move(profiles));
   rotation_.SetProfiles(profiles_);
   return absl::OkStatus();
 }

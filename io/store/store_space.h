@@ -87,6 +87,7 @@ class StoreSpace {
   absl::StatusOr<bool> LoadMore(uint16_t device);
   void AddFree(uint16_t device, uint32_t segment, uint64_t offset, uint64_t size_bytes);
   absl::StatusOr<std::optional<Extent>> TakeExisting(uint16_t device, uint32_t size_bytes);
+  absl::Status LoadProfiles();
   absl::StatusOr<Extent> Find(uint32_t size_bytes);
   uint64_t CatalogGrowthBytes(uint64_t extent_bytes) const;
   absl::StatusOr<uint64_t> FreeBytes(uint16_t device) const;

@@ -231,8 +231,9 @@ TEST_F(StoreCheckTest, ACatalogPageThatCannotBeReadIsFoundAndTheCheckGoesOn) {
   });
   const StoreCheckReport report = Check();
   SetSqliteHook({});
-  ASSERT_EQ(report.damage, 2u) << "SQLite names the page, and ends its check";
+  ASSERT_EQ(report.damage, 3u) << "SQLite names the page, and ends its check";
   EXPECT_THAT(report.findings[1].message, HasSubstr("(EIO)"));
+  EXPECT_THAT(report.findings[2].message, HasSubstr("(EIO)")) << "the calibrations";
   EXPECT_EQ(report.read_bytes, report.used_bytes);
   EXPECT_EQ(report.extents, 16u);
 }
@@ -315,6 +316,8 @@ INSTANTIATE_TEST_SUITE_P(
         Change{"FreeBytes", "UPDATE free_space SET free_bytes = free_bytes - 4096",
                "free_space counts"},
         Change{"UsedBytes", "UPDATE last_commit SET used_bytes = used_bytes + 4096", "counts"},
+        Change{"ACalibration", "INSERT INTO devices VALUES (0, 4096, 1, 1, 1, 0.0, 1.0, 'now')",
+               "a calibration is damaged"},
         Change{"APackThatNobodyNames", "INSERT INTO packs VALUES (0, 0, 1048576, 4096, 1)",
                "packs has"}),
     [](const auto& each) { return each.param.name; });

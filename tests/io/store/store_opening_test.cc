@@ -455,6 +455,29 @@ TEST_F(StoreOpeningTest, DamageToTheStoreIsDataLossThatNamesTheFile) {
   }
 }
 
+// The calibration only makes a store faster.
+TEST_F(StoreOpeningTest, AnImpossibleCalibrationIsNotUsedAndCanBeReplaced) {
+  MakeStore(Options());
+  RunSql(folder_ / "store/spillway-catalog.sqlite",
+         "PRAGMA ignore_check_constraints = ON; "
+         "INSERT INTO devices VALUES (0, 4096, 1, 1, 1, 0.0, 1.0, 'now')");
+  StoreOptions options = Options();
+  std::string told;
+  options.announce = [&](std::string_view message) { told += message; };
+  const DeviceProfile profile = {1 << 20, 8, 4, 2, 7.5e9, 5e9};
+  {
+    const auto store = Open(options);
+    ASSERT_TRUE(store);
+    EXPECT_THAT(told, HasSubstr("spillway-catalog.sqlite is damaged"));
+    EXPECT_EQ(store->Profile(0), std::nullopt);
+    EXPECT_TRUE(PageIs(*store, io_, **store->FindTensor("w"), 3, 1));
+    ASSERT_TRUE(store->SetProfile(0, profile).ok());
+  }
+  told.clear();
+  EXPECT_EQ(Open(options)->Profile(0), profile);
+  EXPECT_EQ(told, "");
+}
+
 // Damage in rows that opening does not read is found when they are read.
 TEST_F(StoreOpeningTest, DamageToARowIsDataLossWhenItIsLookedAt) {
   const std::vector<const char*> damages = {

@@ -98,12 +98,15 @@ absl::Status ReadFreeSpace(const io::StoreView& view, uint16_t device, DeviceSum
 }
 
 absl::Status ReadDevices(const io::StoreView& view, StoreSummary* summary) {
-  SPILLWAY_ASSIGN_OR_RETURN(const auto profiles, view.catalog().ReadProfiles());
+  auto profiles = view.catalog().ReadProfiles();
+  if (absl::IsDataLoss(profiles.status()))  // as for a store that is opened
+    profiles = std::vector<std::optional<io::DeviceProfile>>(view.folders().size());
+  SPILLWAY_RETURN_IF_ERROR(profiles.status());
   const auto num_devices = static_cast<uint16_t>(view.folders().size());
   for (uint16_t device = 0; device < num_devices; ++device) {
     DeviceSummary& entry = summary->devices.emplace_back();
     entry.path = view.folders()[device].path();
-    entry.profile = profiles[device];
+    entry.profile = (*profiles)[device];
     SPILLWAY_RETURN_IF_ERROR(ReadFreeSpace(view, device, &entry));
   }
   SPILLWAY_ASSIGN_OR_RETURN(const auto segments, view.catalog().ReadSegments());
