@@ -20,6 +20,7 @@
 #include "tests/read_only_mount.h"
 #include "tests/spillway/command.h"
 #include "tests/spillway/training.h"
+#include "tests/temp_folder.h"
 
 namespace spillway::test {
 namespace {
@@ -382,6 +383,63 @@ TEST(StoreCommandsOnTwoFolders, TheyAreNamedTogether) {
   EXPECT_THAT(half.err, HasSubstr("2 folders"));
   EXPECT_EQ(RunCommand({"remove", both, "--yes"}).exit_code, 0);
   EXPECT_TRUE(fs::is_empty(training / "a") && fs::is_empty(training / "b"));
+}
+
+// Folders "a" and "b" of one store, made without a run.
+class TwoFolderCommands : public ::testing::Test {
+ protected:
+  void SetUp() override { Make({folder_ / "a", folder_ / "b"}); }
+  // Makes a store with a segment file in each folder, and a commit.
+  void Make(const std::vector<std::string>& folders) {
+    const auto io = *io::PosixIoEngine::Create({});
+    const auto opened = io::Store::Open({.folders = folders}, io.get());
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    for (size_t i = 0; i < folders.size(); ++i) ASSERT_TRUE((*opened)->Allocate(4096).ok());
+    ASSERT_TRUE((*opened)->Commit("{}").ok());
+  }
+  std::string both() const { return folder_ / "a" + "," + folder_ / "b"; }
+  Ended Remove() { return RunCommand({"remove", both(), "--yes"}); }
+
+  TempFolder folder_;
+};
+
+TEST_F(TwoFolderCommands, AnInterruptedRemovalCanBeCompleted) {
+  for (const auto& entry : fs::directory_iterator(folder_ / "a")) fs::remove(entry.path());
+  const Ended asked = RunCommand({"remove", both()});
+  EXPECT_EQ(asked.exit_code, 2);
+  EXPECT_THAT(asked.err, HasSubstr("note: " + folder_ / "a" + " has nothing of the store"));
+  const Ended removed = Remove();
+  EXPECT_EQ(removed.exit_code, 0) << removed.err;
+  EXPECT_TRUE(fs::is_empty(folder_ / "b"));
+  const Ended again = Remove();
+  EXPECT_EQ(again.exit_code, 1);
+  EXPECT_THAT(again.err, HasSubstr("there is no store in " + both()));
+}
+
+TEST_F(TwoFolderCommands, TheRestOfAStoreWithALostFolderCanBeRemoved) {
+  for (const char* const lost : {"a", "b"}) {
+    fs::remove_all(folder_ / lost);
+    const Ended removed = Remove();
+    EXPECT_EQ(removed.exit_code, 0) << removed.err;
+    EXPECT_FALSE(fs::exists(folder_ / lost));
+    fs::remove_all(folder_ / "a");
+    fs::remove_all(folder_ / "b");
+    Make({folder_ / "a", folder_ / "b"});
+  }
+}
+
+TEST_F(TwoFolderCommands, AFolderOfAnotherStoreIsNotRemovedWithTheRest) {
+  Make({folder_ / "c", folder_ / "d"});
+  const auto before = Content(folder_ / "d");
+  const Ended two = RunCommand({"remove", folder_ / "a" + "," + folder_ / "d", "--yes"});
+  EXPECT_EQ(two.exit_code, 2);
+  EXPECT_THAT(two.err, HasSubstr("different stores"));
+  fs::remove(folder_ / "d/spillway-store");
+  const Ended nameless = RunCommand({"remove", folder_ / "a" + "," + folder_ / "d", "--yes"});
+  EXPECT_EQ(nameless.exit_code, 1);
+  EXPECT_THAT(nameless.err, HasSubstr("no identity"));
+  EXPECT_EQ(Content(folder_ / "d").size() + 1, before.size());
+  EXPECT_EQ(RunCommand({"fsck", both()}).exit_code, 0);
 }
 
 }  // namespace

@@ -34,6 +34,7 @@ constexpr char kDescription[] =
     "Without --yes it says what it would remove, and ends with 2. A store that a process has open "
     "is\n"
     "refused, naming the process. The folders stay, and whatever else lies in them.\n"
+    "Name all folders of the store, also one that is lost or that an interrupted removal emptied.\n"
     "\n"
     "Examples:\n"
     "  spillway remove run\n"
@@ -46,11 +47,12 @@ struct RemoveFlags {
   bool json = false;
 };
 
+// Opens the folders. One that is lost is only a path.
 absl::StatusOr<std::vector<StoreFolder>> OpenFolders(const std::vector<std::string>& names) {
   std::vector<StoreFolder> folders;
   for (const std::string& name : names) {
     SPILLWAY_ASSIGN_OR_RETURN(StoreFolder folder,
-                              StoreFolder::Open(name, StoreFolder::Mode::kExisting));
+                              StoreFolder::Open(name, StoreFolder::Mode::kIfThere));
     for (const StoreFolder& other : folders) {
       if (!folder.IsSameAs(other)) continue;
       return absl::InvalidArgumentError(absl::StrFormat(
@@ -61,32 +63,43 @@ absl::StatusOr<std::vector<StoreFolder>> OpenFolders(const std::vector<std::stri
   return folders;
 }
 
+struct LockedFolders {
+  std::vector<StoreFolder> with_files;
+  std::vector<std::string> without;  // lost, or emptied by a removal that was interrupted
+};
+
 // Returns the folders, locked, if they are those of one store or hold what is left of one.
-absl::StatusOr<std::vector<StoreFolder>> LockFolders(const std::vector<std::string>& names) {
+absl::StatusOr<LockedFolders> LockFolders(const std::vector<std::string>& names) {
   SPILLWAY_ASSIGN_OR_RETURN(std::vector<StoreFolder> folders, OpenFolders(names));
-  std::optional<io::FolderIdentity> first;
+  LockedFolders locked;
+  std::optional<std::pair<std::string, io::FolderIdentity>> first;
   for (size_t i = 0; i < folders.size(); ++i) {
     StoreFolder& folder = folders[i];
     const std::string& name = names[i];
-    SPILLWAY_ASSIGN_OR_RETURN(const auto files, folder.ListStoreFiles());
+    std::vector<std::string> files;
+    if (folder.is_there()) {
+      SPILLWAY_ASSIGN_OR_RETURN(files, folder.ListStoreFiles());
+    }
     if (files.empty()) {
-      return absl::NotFoundError(absl::StrFormat("there is no store in %s", folder.path()));
+      locked.without.push_back(folder.path());
+      continue;
     }
     SPILLWAY_RETURN_IF_ERROR(folder.Lock());
     // A store that is damaged, or of another version, is removed as well: the files are its own. A
     // name alone proves nothing: without an identity, the files may be the user's.
     const absl::StatusOr<std::optional<io::FolderIdentity>> identity = folder.ReadIdentity();
     if (identity.ok() && identity->has_value()) {
-      if (first && first->store_id != (*identity)->store_id) {
+      if (first && first->second.store_id != (*identity)->store_id) {
         return absl::InvalidArgumentError(absl::StrFormat(
-            "%s and %s are of different stores; remove one at a time", names[0], name));
+            "%s and %s are of different stores; remove one at a time", first->first, name));
       }
       if ((*identity)->num_folders != names.size()) {
-        return absl::InvalidArgumentError(
-            absl::StrFormat("%s is of a store that has %s; name all of them, and no others", name,
-                            base::FormatCount((*identity)->num_folders, "folder")));
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "%s is of a store that has %s; name all of them, and no others; name one that is lost "
+            "where it was",
+            name, base::FormatCount((*identity)->num_folders, "folder")));
       }
-      first = **identity;
+      first.emplace(name, **identity);
     } else if (identity.ok()) {
       return absl::FailedPreconditionError(absl::StrFormat(
           "%s has files with a store's names and no identity (spillway-store), so nothing of it is "
@@ -95,19 +108,35 @@ absl::StatusOr<std::vector<StoreFolder>> LockFolders(const std::vector<std::stri
     } else if (!folder.HasIdentityOfOurs()) {
       return identity.status();
     }
+    locked.with_files.push_back(std::move(folder));
   }
-  return folders;
+  if (!locked.with_files.empty()) return locked;
+  return absl::NotFoundError(
+      absl::StrFormat("there is no store in %s", absl::StrJoin(locked.without, ",")));
+}
+
+// Removes the files in the folders, the first one's last: that identity says to the end that there
+// is a store to remove.
+absl::Status RemoveFiles(std::vector<StoreFolder>* folders) {
+  for (StoreFolder& folder : *folders) folder.Keep();  // the lock files stay until the removal
+  for (auto folder = folders->rbegin(); folder != folders->rend(); ++folder) {
+    SPILLWAY_RETURN_IF_ERROR(folder->RemoveStoreFiles());
+    folder->Undo();  // the destructor removes the lock file with the lock
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RunRemove(const RemoveFlags& flags) {
   SPILLWAY_RETURN_IF_ERROR(CheckStoreArgument(flags.store));
-  absl::StatusOr<std::vector<StoreFolder>> folders = LockFolders(flags.store);
+  absl::StatusOr<LockedFolders> folders = LockFolders(flags.store);
   if (absl::IsInvalidArgument(folders.status())) {
     return WithExitCode(folders.status(), ExitCode::kUsage);
   }
   SPILLWAY_RETURN_IF_ERROR(folders.status());
+  for (const std::string& path : folders->without)
+    absl::FPrintF(stderr, "note: %s has nothing of the store, or is lost\n", path);
   std::vector<std::string> files;
-  for (const StoreFolder& folder : *folders) {
+  for (const StoreFolder& folder : folders->with_files) {
     SPILLWAY_ASSIGN_OR_RETURN(const auto here, folder.ListStoreFiles());
     files.insert(files.end(), here.begin(), here.end());
     if (const auto lock = folder.LockFile()) files.push_back(*lock);
@@ -117,13 +146,7 @@ absl::Status RunRemove(const RemoveFlags& flags) {
     struct stat info{};
     if (stat(file.c_str(), &info) == 0) bytes += static_cast<uint64_t>(info.st_blocks) * 512;
   }
-  if (flags.yes) {
-    for (StoreFolder& folder : *folders) folder.Keep();  // the lock files stay until the removal
-    for (StoreFolder& folder : *folders) {
-      SPILLWAY_RETURN_IF_ERROR(folder.RemoveStoreFiles());
-      folder.Undo();  // the destructor removes the lock file with the lock
-    }
-  }
+  if (flags.yes) SPILLWAY_RETURN_IF_ERROR(RemoveFiles(&folders->with_files));
   const std::string what =
       absl::StrFormat("%s, %s", base::FormatCount(files.size(), "file"), base::FormatBytes(bytes));
   if (flags.json) {
