@@ -4,6 +4,7 @@
 // make.
 
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -440,6 +441,24 @@ TEST_F(TwoFolderCommands, AFolderOfAnotherStoreIsNotRemovedWithTheRest) {
   EXPECT_THAT(nameless.err, HasSubstr("no identity"));
   EXPECT_EQ(Content(folder_ / "d").size() + 1, before.size());
   EXPECT_EQ(RunCommand({"fsck", both()}).exit_code, 0);
+}
+
+// Files grow before the first commit, and after the last one.
+TEST_F(TwoFolderCommands, InspectShowsWhatTheFilesTakeOfTheDisk) {
+  const auto io = *io::PosixIoEngine::Create({});
+  const auto opened = io::Store::Open({.folders = {folder_ / "new"}}, io.get());
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  ASSERT_TRUE((*opened)->Allocate(4096).ok());
+  struct stat info{};
+  ASSERT_EQ(stat((folder_ / "new/spillway-segment-000000").c_str(), &info), 0);
+  const Ended ended = RunCommand({"inspect", folder_ / "new", "--json"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const Json device = ended.json()["devices"][0];
+  EXPECT_EQ(device["segments"], 0);
+  EXPECT_EQ(device["file_bytes"], 0);
+  EXPECT_GT(device["disk_bytes"], 0);
+  EXPECT_EQ(device["disk_bytes"], info.st_blocks * 512);
+  EXPECT_THAT(RunCommand({"inspect", folder_ / "new"}).out, HasSubstr("on disk"));
 }
 
 }  // namespace

@@ -31,6 +31,8 @@ constexpr char kDescription[] =
     "Show what a store holds: tensors, commits, snapshots, devices, free space.\n"
     "\n"
     "Changes nothing, and works while a run has the store: then it shows that run's last commit.\n"
+    "What is on disk (disk_bytes) is what the segment files take of it now; the other figures are\n"
+    "the last commit's, and do not count what the files have grown by since.\n"
     "\n"
     "Examples:\n"
     "  spillway inspect run\n"
@@ -82,6 +84,7 @@ Json CommitToJson(uint64_t number, const std::string& time, const std::string& u
 
 Json ToJson(const DeviceSummary& device) {
   Json json = {{"path", device.path},
+               {"disk_bytes", device.disk_bytes},
                {"segments", device.segments},
                {"file_bytes", device.file_bytes},
                {"written_bytes", device.written_bytes},
@@ -147,10 +150,11 @@ std::string StepText(const std::string& user_state) {
 }
 
 void PrintDevices(const StoreSummary& store) {
-  absl::PrintF("\n%-32s%10s%12s%12s%12s%8s\n", "device", "segments", "files", "used", "free",
-               "runs");
+  absl::PrintF("\n%-32s%12s%10s%12s%12s%12s%8s\n", "device", "on disk", "segments", "files", "used",
+               "free", "runs");
   for (const DeviceSummary& device : store.devices) {
-    absl::PrintF("%-32s%10d%12s%12s%12s%8d\n", device.path, device.segments,
+    absl::PrintF("%-32s%12s%10d%12s%12s%12s%8d\n", device.path,
+                 base::FormatBytes(device.disk_bytes), device.segments,
                  base::FormatBytes(device.file_bytes), base::FormatBytes(device.used_bytes()),
                  base::FormatBytes(device.free_bytes), device.free_runs);
     absl::PrintF("  calibration: %s\n",

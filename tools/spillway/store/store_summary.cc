@@ -4,6 +4,8 @@
 
 #include "tools/spillway/store/store_summary.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -12,6 +14,7 @@
 #include "io/store/calibration.h"
 #include "io/store/catalog.h"
 #include "io/store/free_space.h"
+#include "io/store/store_folder.h"
 #include "src/base/bytes.h"
 #include "src/base/status_macros.h"
 #include "tools/hf/strict_json.h"
@@ -97,6 +100,20 @@ absl::Status ReadFreeSpace(const io::StoreView& view, uint16_t device, DeviceSum
   }
 }
 
+// Returns the bytes that the file system has allocated for the folder's segment files. A process
+// that has the store may remove a file meanwhile. A folder that is lost has none.
+uint64_t DiskBytes(const io::StoreFolder& folder) {
+  const auto segments = folder.ListSegments();
+  if (!segments.ok()) return 0;
+  uint64_t bytes = 0;
+  for (const uint32_t segment : *segments) {
+    struct stat info{};
+    if (stat(folder.SegmentPath(segment).c_str(), &info) == 0)
+      bytes += static_cast<uint64_t>(info.st_blocks) * 512;
+  }
+  return bytes;
+}
+
 absl::Status ReadDevices(const io::StoreView& view, StoreSummary* summary) {
   auto profiles = view.catalog().ReadProfiles();
   if (absl::IsDataLoss(profiles.status()))  // as for a store that is opened
@@ -107,6 +124,7 @@ absl::Status ReadDevices(const io::StoreView& view, StoreSummary* summary) {
     DeviceSummary& entry = summary->devices.emplace_back();
     entry.path = view.folders()[device].path();
     entry.profile = (*profiles)[device];
+    entry.disk_bytes = DiskBytes(view.folders()[device]);
     SPILLWAY_RETURN_IF_ERROR(ReadFreeSpace(view, device, &entry));
   }
   SPILLWAY_ASSIGN_OR_RETURN(const auto segments, view.catalog().ReadSegments());

@@ -26,11 +26,13 @@ struct TensorSummary {
   uint64_t stored_bytes = 0;
 };
 
-// A folder of the store. Bytes are those of its segment files.
+// A folder of the store. Bytes are those of its segment files. All but disk_bytes are from the
+// catalog, which does not know what the files have grown by since the last commit.
 struct DeviceSummary {
   std::string path;
+  uint64_t disk_bytes = 0;  // as allocated by the file system now: holes take none
   uint64_t segments = 0;
-  uint64_t file_bytes = 0;     // as recorded in the catalog
+  uint64_t file_bytes = 0;
   uint64_t written_bytes = 0;  // of these, written at least once
   uint64_t free_bytes = 0;
   uint64_t free_runs = 0;
