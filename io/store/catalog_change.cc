@@ -292,7 +292,13 @@ absl::StatusOr<CatalogCommit> CatalogChange::WriteLastCommit(CatalogCommit commi
                                      {commit.revision, commit.used_bytes}));
   }
   may_be_durable_ = true;
-  SPILLWAY_RETURN_IF_ERROR(database_.Execute("COMMIT"));
+  const absl::Status committed = database_.Execute("COMMIT");
+  if (absl::IsResourceExhausted(committed)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(committed.message(), "; free some room on the disk of ", database_.path(),
+                     ", or give back the free bytes of segment files first ('spillway trim')"));
+  }
+  SPILLWAY_RETURN_IF_ERROR(committed);
   return commit;
 }
 
