@@ -7,8 +7,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <future>
 #include <optional>
 #include <string>
 
@@ -162,11 +164,26 @@ TEST_F(HostileRun, ATerminalThatIsGoneEndsItWithACommit) {
 }
 
 TEST_F(HostileRun, UnderNohupATerminalThatIsGoneEndsNothing) {
-  const Ended ended = RunInShell("trap '' HUP; (while ! [ -s " + training_.log() +
-                                     " ]; do sleep 0.01; done; pkill -HUP -x -P $$ spillway) &",
-                                 training_.TrainInStore(6));
-  EXPECT_EQ(ended.exit_code, 0) << ended.err;
-  EXPECT_EQ(ended.json()["steps"], 6);
+  const std::string pid_file = training_ / "pid";
+  std::future<Ended> run = std::async(std::launch::async, [&] {
+    return RunInShell("trap '' HUP; echo $$ >" + pid_file + "; exec",
+                      training_.TrainInStore(100000));
+  });
+  // Waits until the log has so many lines or the run has ended.
+  const auto await_lines = [&](size_t lines) {
+    while (ReadLog(training_.log()).size() < lines &&
+           run.wait_for(std::chrono::milliseconds(1)) == std::future_status::timeout) {
+    }
+  };
+  await_lines(2);
+  const pid_t pid = std::stoi(ReadFile(pid_file));
+  EXPECT_EQ(kill(pid, SIGHUP), 0) << "the run ended too early";
+  const size_t lines = ReadLog(training_.log()).size();
+  await_lines(lines + 5);
+  EXPECT_EQ(kill(pid, SIGINT), 0) << "the run ended at the SIGHUP";
+  const Ended ended = run.get();
+  EXPECT_EQ(ended.exit_code, 130) << ended.err;
+  EXPECT_GE(ReadLog(training_.log()).size(), lines + 5);
 }
 
 TEST_F(HostileRun, AReaderThatGoesAwayEndsNothing) {
