@@ -48,6 +48,8 @@ class Command {
   pid_t pid() const { return pid_; }
   // Whether the command has a handler for the signal by now.
   bool Catches(int signal) const;
+  // What the command has written to stderr by now.
+  std::string err() const { return ReadFile(output_ / "err"); }
   Ended Wait();
   bool has_ended();
 

@@ -3,14 +3,18 @@
 // A run that is stopped and resumed gives the same numbers as an uninterrupted run. Runs are
 // stopped by --stop-after, by Ctrl-C, and by kill -9 between commits.
 
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <filesystem>
 #include <iterator>
 #include <string>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -36,10 +40,14 @@ Arguments Flags() {
           "--batch",      "2"};
 }
 
-Arguments WithSteps(Arguments arguments, int64_t steps) {
-  const auto flag = std::find(arguments.begin(), arguments.end(), "--steps");
-  *std::next(flag) = std::to_string(steps);
+// Returns the arguments with another value for a flag.
+Arguments With(Arguments arguments, const std::string& flag, const std::string& value) {
+  *std::next(std::find(arguments.begin(), arguments.end(), flag)) = value;
   return arguments;
+}
+
+Arguments WithSteps(const Arguments& arguments, int64_t steps) {
+  return With(arguments, "--steps", std::to_string(steps));
 }
 
 // Returns the numbers of an uninterrupted run of `steps` steps in memory.
@@ -96,21 +104,55 @@ TEST_P(Interrupted, FinishesTheStepCommitsAndExits130) {
 
 INSTANTIATE_TEST_SUITE_P(Signals, Interrupted, ::testing::Values(SIGINT, SIGTERM));
 
+// A pipe that is full, so that a write to it blocks. Nothing is read from it.
+class FullPipe {
+ public:
+  explicit FullPipe(const std::string& path) {
+    EXPECT_EQ(mkfifo(path.c_str(), 0600), 0);
+    end_ = open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    const std::string piece(4096, 'x');
+    while (write(end_, piece.data(), piece.size()) > 0) {
+    }
+    EXPECT_EQ(errno, EAGAIN);
+  }
+  FullPipe(const FullPipe&) = delete;
+  FullPipe& operator=(const FullPipe&) = delete;
+  ~FullPipe() { Close(); }
+  // From here on, a write to the pipe fails.
+  void Close() {
+    if (end_ >= 0) close(std::exchange(end_, -1));
+  }
+
+ private:
+  int end_ = -1;
+};
+
+// The run is held in its fourth step, where it writes the step's line into a pipe that is full.
 TEST(Resume, ASecondCtrlCStopsAtOnceAndLosesNoCommit) {
   const Training training;
   const Arguments arguments = training.TrainInStore(kEndless) + Flags();
-  Command command(arguments + Arguments{"--commit-every", "1"});
-  AwaitLog(training, &command, 3);
+  ASSERT_EQ(RunCommand(arguments + Arguments{"--stop-after", "3"}).exit_code, 0);
+  FullPipe pipe(training / "pipe");
+  Command command(With(arguments, "--log-json", training / "pipe") + Arguments{"--resume"});
+  const auto await = [&](const auto& condition) {
+    while (!command.has_ended() && !condition()) usleep(2000);
+  };
+  // A step is told on stderr before its line is written into the log.
+  await([&] { return command.err().find("step 4/") != std::string::npos; });
   command.Signal(SIGINT);
+  await([&] { return command.err().find("finishing what is under way") != std::string::npos; });
   usleep(310'000);  // a signal within 300 ms counts as the same press
+  ASSERT_FALSE(command.has_ended()) << "the first press ended it: " << command.Wait().err;
   command.Signal(SIGINT);
-  EXPECT_EQ(command.Wait().exit_code, 130);
+  pipe.Close();  // the write fails, so a run that goes on ends with a summary
+  const Ended ended = command.Wait();
+  EXPECT_EQ(ended.exit_code, 130) << ended.err;
+  EXPECT_EQ(ended.out, "");
   EXPECT_EQ(RunCommand({"fsck", training.store()}).exit_code, 0);
   const Ended resumed = RunCommand(arguments + Arguments{"--resume", "--stop-after", "1"});
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
-  const int64_t steps = resumed.json()["steps"].get<int64_t>();
-  EXPECT_GE(steps, 3);
-  EXPECT_EQ(training.NumbersOf(resumed.json()), Uncut(steps));
+  EXPECT_EQ(resumed.json()["steps"], 4);
+  EXPECT_EQ(training.NumbersOf(resumed.json()), Uncut(4));
 }
 
 TEST(Resume, CtrlCWhileDevicesAreMeasuredEndsTheRunBeforeItBegins) {
