@@ -16,6 +16,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "io/make_io_engine.h"
+#include "tests/io/io_uring_here.h"
 #include "tests/spillway/command.h"
 #include "tests/spillway/training.h"
 
@@ -67,6 +69,7 @@ inline bool IsWorthIt(const Way& way) {
          is_first({"--page-bytes", "--io", "folders"});
 }
 
+// Returns all ways that this machine can go: those with io_uring only if the kernel gives a ring.
 inline std::vector<Way> AllWays() {
   std::vector<Way> ways = {{}};
   for (const auto& [name, choices] : Choices()) {
@@ -80,6 +83,9 @@ inline std::vector<Way> AllWays() {
     ways = std::move(longer);
   }
   std::erase_if(ways, [](const Way& way) { return !IsWorthIt(way); });
+  if (!io::CanRun(io::IoEngineKind::kUring)) {
+    std::erase_if(ways, [](const Way& way) { return way.at("--io") == "uring"; });
+  }
   return ways;
 }
 
