@@ -5,7 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <memory>
 #include <ostream>
 #include <string>
@@ -20,6 +19,7 @@
 #include "tests/optim/fake_engine.h"
 #include "tests/optim/reference_parameter.h"
 #include "tests/optim/rule_reference.h"
+#include "tests/temp_folder.h"
 
 namespace spillway::optim {
 namespace {
@@ -88,11 +88,10 @@ class OptimizerOverTheEngine : public testing::TestWithParam<Case> {
   }
 
   void SetUp() override {
-    std::filesystem::remove_all(folder_);
     FakeEngine fake;
     const uint64_t least_bytes = CreateOptimizer(fake)->min_pinned_bytes();
     EngineOptions options;
-    if (GetParam().store) options.store = {folder_};
+    if (GetParam().store) options.store = {folder_ / "store"};
     options.mode = OpenMode::kScratch;
     options.page_bytes = GetParam().page_bytes;
     options.pinned_bytes = GetParam().tight ? least_bytes : 64 * kMiB;
@@ -127,7 +126,7 @@ class OptimizerOverTheEngine : public testing::TestWithParam<Case> {
     ASSERT_TRUE(engine_->WaitForPlan().ok());
   }
 
-  const std::string folder_ = testing::TempDir() + "update_engine_test_" + GetParam().name;
+  const test::TempFolder folder_;
   std::vector<ReferenceParameter> parameters_ = MakeParameters(GetParam().pair);
   std::vector<ParameterTensors> tensors_;
   std::vector<size_t> numbers_;
@@ -156,10 +155,9 @@ TEST(OptimizerOverTheEngineInTurns, ReadsWhatStaysBetweenPassesOnce) {
   for (const RuleKind kind : {RuleKind::kLamb, RuleKind::kLars, RuleKind::kAdafactor}) {
     SCOPED_TRACE(std::string(Name(kind)));
     const Rule rule = UsualRule(kind);
-    const std::string folder = testing::TempDir() + "update_engine_test_in_turns";
-    std::filesystem::remove_all(folder);
+    const test::TempFolder folder;
     EngineOptions options;
-    options.store = {folder};
+    options.store = {folder / "store"};
     options.mode = OpenMode::kScratch;
     options.pinned_bytes = 4 * kBytes;
     options.device_bytes = kMiB;
