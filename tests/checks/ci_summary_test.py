@@ -50,11 +50,22 @@ class CiSummaryTest(unittest.TestCase):
         self.assertEqual(ci_summary.summary(self.path).splitlines()[-1],
                          "75% tests passed, 1 tests failed out of 4")
 
+    def test_skipped_tests_are_named(self):
+        self.write("release", "run")
+        self.write("asan", "run")
+        lines = ci_summary.summary(self.path).splitlines()
+        self.assertEqual(lines[-2], "2 skipped: gpu_test (asan), gpu_test (release)")
+
+    def test_no_skipped_test_is_no_line(self):
+        (self.path / "release.xml").write_text(
+            '<testsuite><testcase name="quick_test" time="0.25" status="run"/></testsuite>', encoding="utf-8")
+        self.assertNotIn("skipped", ci_summary.summary(self.path))
+
     def test_only_the_slowest_twenty(self):
         for run in range(10):
             self.write(f"run{run}", "run")
         lines = ci_summary.summary(self.path).splitlines()
-        self.assertEqual(len(lines) - lines.index("The 20 slowest tests:") - 3, 20)
+        self.assertEqual(len(lines) - lines.index("The 20 slowest tests:") - 4, 20)
 
 
 if __name__ == "__main__":

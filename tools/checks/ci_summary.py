@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Prints what a run of .ci/run took: the seconds of each step, the slowest tests, and ctest's last line.
+"""Prints what a run of .ci/run took: the seconds of each step, the slowest tests, the skipped tests, and ctest's last
+line.
 
     tools/checks/ci_summary.py build/ci
 
@@ -23,12 +24,14 @@ def steps_in(folder):
 
 
 def tests_in(folder):
-    """Returns (test with its run, seconds, whether it failed) of each test in the results of ctest."""
+    """Returns (test with its run, seconds, whether it failed, whether it was skipped) of each test in the results of
+    ctest."""
     tests = []
     for file in sorted(folder.glob("*.xml")):
         for case in xml.parse(file).getroot().iter("testcase"):
-            failed = case.get("status") != "run" and case.find("skipped") is None
-            tests.append((f"{case.get('name')} ({file.stem})", float(case.get("time") or 0), failed))
+            skipped = case.find("skipped") is not None
+            failed = case.get("status") != "run" and not skipped
+            tests.append((f"{case.get('name')} ({file.stem})", float(case.get("time") or 0), failed, skipped))
     return tests
 
 
@@ -42,11 +45,14 @@ def summary(folder):
     text += table(steps + [("in all", sum(seconds for _, seconds in steps))])
     if not tests:
         return text
-    slowest = sorted(((name, seconds) for name, seconds, _ in tests), key=lambda test: -test[1])[:SLOWEST]
-    failed = sum(failed for *_, failed in tests)
+    slowest = sorted(((name, seconds) for name, seconds, *_ in tests), key=lambda test: -test[1])[:SLOWEST]
+    skipped = [name for name, *_, was_skipped in tests if was_skipped]
+    failed = sum(has_failed for _, _, has_failed, _ in tests)
     share = (len(tests) - failed) * 100 // len(tests)
-    return (f"{text}\n\nThe {len(slowest)} slowest tests:\n{table(slowest)}\n\n"
-            f"{share}% tests passed, {failed} tests failed out of {len(tests)}")
+    text += f"\n\nThe {len(slowest)} slowest tests:\n{table(slowest)}\n\n"
+    if skipped:
+        text += f"{len(skipped)} skipped: {', '.join(skipped)}\n"
+    return f"{text}{share}% tests passed, {failed} tests failed out of {len(tests)}"
 
 
 def main():
