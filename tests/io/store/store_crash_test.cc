@@ -219,7 +219,8 @@ TEST_P(StoreFailureTest, AnyFailedCallLeavesAWholeCommit) {
   ASSERT_TRUE(finished);
   TempFolder folder(FastPlace());
   bool met = true;
-  for (int at = 1 + SampleBegin(); met; at += static_cast<int>(SampleShare())) {
+  int at = 1 + SampleBegin();
+  for (; met; at += static_cast<int>(SampleShare())) {
     SCOPED_TRACE(at);
     CopyStore(base, folder);
     const pid_t child = ::fork();
@@ -253,11 +254,13 @@ TEST_P(StoreFailureTest, AnyFailedCallLeavesAWholeCommit) {
     ExpectReopens(folder, code == 12 ? 1 : 2);
     if (HasFatalFailure()) return;
   }
+  EXPECT_GT(at, 10);
 }
 
 TEST_P(StoreFailureTest, ACommitThatFailedInTheCatalogCanBeRepeated) {
   bool met = true;
-  for (int at = 1 + SampleBegin(); met; at += static_cast<int>(SampleShare())) {
+  int at = 1 + SampleBegin();
+  for (; met; at += static_cast<int>(SampleShare())) {
     SCOPED_TRACE(at);
     TempFolder folder(FastPlace());
     NamingIoEngine io;
@@ -275,6 +278,7 @@ TEST_P(StoreFailureTest, ACommitThatFailedInTheCatalogCanBeRepeated) {
     ExpectReopens(folder, 2);
     if (HasFatalFailure()) return;
   }
+  EXPECT_GT(at, 8);
 }
 
 INSTANTIATE_TEST_SUITE_P(Errors, StoreFailureTest, ::testing::Values(ENOSPC, EIO),
