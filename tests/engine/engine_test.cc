@@ -382,9 +382,11 @@ TEST(Engine, AFailingReaderIsReported) {
 }
 
 TEST(Engine, RefusesNonsense) {
-  EXPECT_FALSE(Engine::Open({.page_bytes = 1000}).ok());
-  EXPECT_FALSE(Engine::Open({.queue_depth = 0}).ok());
-  EXPECT_FALSE(Engine::Open({.device_bytes = 10}).ok());
+  for (const EngineOptions& options :
+       {EngineOptions{.page_bytes = 1000}, {.queue_depth = 0}, {.device_bytes = 10}}) {
+    const absl::Status status = Engine::Open(options).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  }
   const absl::Status no_device = Engine::Open({.device = Device::Cuda(999)}).status();
   EXPECT_TRUE(absl::IsNotFound(no_device) || absl::IsUnimplemented(no_device)) << no_device;
   auto engine = OpenOrDie({.pinned_bytes = kMiB});

@@ -68,7 +68,9 @@ TEST_F(ForkedEngineTest, EveryCallIsRefused) {
     const std::vector<std::pair<const char*, absl::Status>> answers = {
         {"Register", engine_->Register({.name = "v", .shape = {1}}).status()},
         {"Unregister", engine_->Unregister(id_)},
+        {"ForgetName", engine_->ForgetName("w")},
         {"Find", engine_->Find("w").status()},
+        {"CheckTile", engine_->CheckTile({id_, 0})},
         {"Acquire", engine_->Acquire(id_, Access::kRead).status()},
         {"AcquireHost", engine_->AcquireHost(id_, Access::kRead).status()},
         {"Prefetch", engine_->Prefetch(std::vector<Use>{{id_}})},
@@ -83,6 +85,7 @@ TEST_F(ForkedEngineTest, EveryCallIsRefused) {
         {"Drop", engine_->Drop("s")},
         {"CreateStream", engine_->CreateStream().status()},
         {"WrapStream", engine_->WrapStream(nullptr).status()},
+        {"CheckProcess", engine_->CheckProcess()},
     };
     for (const auto& [call, status] : answers) {
       const bool is_told = absl::IsFailedPrecondition(status) &&

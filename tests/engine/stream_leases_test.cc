@@ -184,10 +184,12 @@ TEST_F(StreamLeases, CallsThatWantTheEngineAloneWaitForTheStream) {
   }
 }
 
-TEST_F(StreamLeases, ADiscardOfWhatIsHeldIsRefused) {
+TEST_F(StreamLeases, ADiscardOrAnEvictionOfWhatIsHeldIsRefused) {
   const auto lease = engine_->Acquire(tile(), Access::kRead, stream_.get());
   ASSERT_TRUE(lease.ok()) << lease.status();
   EXPECT_TRUE(absl::IsFailedPrecondition(engine_->Discard(tile())));
+  const absl::Status evicted = engine_->Evict(tile());
+  EXPECT_TRUE(absl::IsFailedPrecondition(evicted)) << evicted;
 }
 
 // Repeats discards behind a stream in every step, so that a plan is followed.
