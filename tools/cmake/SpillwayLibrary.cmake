@@ -45,7 +45,11 @@ configure_package_config_file(tools/cmake/spillway-config.cmake.in spillway-conf
 write_basic_package_version_file(spillway-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/spillway-config.cmake ${PROJECT_BINARY_DIR}/spillway-config-version.cmake
         DESTINATION ${package_dir})
-file(RELATIVE_PATH SPILLWAY_PC_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+# Relative, so that an installed tree may be moved. The folders may be absolute paths.
+set(pc_dir ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig)
+file(RELATIVE_PATH SPILLWAY_PC_PREFIX ${pc_dir} ${CMAKE_INSTALL_PREFIX})
+file(RELATIVE_PATH SPILLWAY_PC_LIBDIR ${pc_dir} ${CMAKE_INSTALL_FULL_LIBDIR})
+file(RELATIVE_PATH SPILLWAY_PC_INCLUDEDIR ${pc_dir} ${CMAKE_INSTALL_FULL_INCLUDEDIR})
 configure_file(tools/cmake/spillway.pc.in spillway.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/spillway.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
