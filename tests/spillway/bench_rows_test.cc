@@ -6,8 +6,10 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tools/spillway/bench/io/room.h"
 #include "tools/spillway/bench/io/rows.h"
@@ -74,6 +76,28 @@ TEST(BenchRows, TheDepthIsTwiceWhatTheQueuesHold) {
   EXPECT_EQ(CalibratedDepth(options, Op::kRead, kMiB), 64) << "all of the memory";
   options.profiles = {};
   EXPECT_EQ(CalibratedDepth(options, Op::kRead, kMiB), 4);
+}
+
+TEST(BenchRows, NoRowIsDeeperThanItsMemoryAndNoneIsThereTwice) {
+  for (const bool full : {false, true}) {
+    size_t num_rows_before = 0;
+    for (const uint64_t memory : {4 * kMiB, 64 * kMiB, 100 * kMiB, 1024 * kMiB}) {
+      const RowOptions options = {.size_bytes = 1 << 30, .memory_bytes = memory, .full = full};
+      const std::vector<RowSpec> rows = MakeRows(options);
+      std::set<std::string> names;
+      for (const RowSpec& row : rows) {
+        EXPECT_GE(row.depth, 1) << Describe(row);
+        EXPECT_LE(static_cast<uint64_t>(row.depth) * row.block_bytes, row.memory_bytes)
+            << Describe(row);
+        // A main row may move the same blocks as a row that is cut short.
+        if (row.most_seconds < 1e6) {
+          EXPECT_TRUE(names.insert(Describe(row)).second) << Describe(row);
+        }
+      }
+      EXPECT_GE(rows.size(), num_rows_before) << "with more memory";
+      num_rows_before = rows.size();
+    }
+  }
 }
 
 TEST(BenchRoom, MemoryIsCutToWhatIsAvailableAndThatIsSaid) {

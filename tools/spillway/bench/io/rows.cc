@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,19 @@ namespace {
 constexpr int kMostRounds = 9;
 
 using base::View;
+
+// Of `depths`, in ascending order, keeps those that the memory has blocks for. The others become
+// one depth, the most that it has blocks for.
+std::vector<int> DepthsWithin(uint64_t memory_bytes, uint32_t block_bytes,
+                              std::initializer_list<int> depths) {
+  const auto most = static_cast<int>(std::max<uint64_t>(memory_bytes / block_bytes, 1));
+  std::vector<int> within;
+  for (const int depth : depths) {
+    within.push_back(std::min(depth, most));
+    if (depth >= most) break;
+  }
+  return within;
+}
 
 RowSpec Spec(Op op, uint32_t block_bytes, int depth, Through through) {
   return {.op = op, .block_bytes = block_bytes, .depth = depth, .through = through};
@@ -37,13 +51,16 @@ void AddMain(const RowOptions& options, std::vector<RowSpec>* rows) {
 
 // Adds one brief row for each variant that the main rows leave out.
 void AddBrief(const RowOptions& options, std::vector<RowSpec>* rows) {
+  const uint64_t memory_bytes = std::min<uint64_t>(options.memory_bytes, 256 * kMiB);
   const auto add = [&](RowSpec spec) {
-    spec.memory_bytes = std::min<uint64_t>(options.memory_bytes, 256 * kMiB);
+    spec.depth = DepthsWithin(memory_bytes, spec.block_bytes, {spec.depth}).front();
+    spec.memory_bytes = memory_bytes;
     spec.most_seconds = 0.4;
     rows->push_back(spec);
   };
   for (const Op op : {Op::kRead, Op::kWrite}) {
-    for (const int depth : {1, 4, 16}) add(Spec(op, kMiB, depth, Through::kUringFile));
+    for (const int depth : DepthsWithin(memory_bytes, kMiB, {1, 4, 16}))
+      add(Spec(op, kMiB, depth, Through::kUringFile));
     add(Spec(op, kMiB, 8, Through::kPosixFile));
     RowSpec random = Spec(op, 4 * kKiB, 64, Through::kUringFile);
     random.pattern = Pattern::kRandom;
@@ -59,18 +76,21 @@ void AddBrief(const RowOptions& options, std::vector<RowSpec>* rows) {
 }
 
 void AddAll(const RowOptions& options, std::vector<RowSpec>* rows) {
+  const uint64_t memory_bytes = std::min<uint64_t>(options.memory_bytes, 256 * kMiB);
   for (const Through through : {Through::kStore, Through::kUringFile, Through::kPosixFile}) {
     for (const Op op : {Op::kRead, Op::kWrite, Op::kMixed}) {
       for (const Pattern pattern : {Pattern::kSequential, Pattern::kRandom}) {
         for (const uint32_t block : {4 * kKiB, 64 * kKiB, 256 * kKiB, kMiB, 4 * kMiB}) {
           if (through == Through::kStore && block < kMiB) continue;  // a page is 1 MiB
-          for (const int depth : {1, 4, 16, 64}) {
+          const std::vector<int> depths = DepthsWithin(memory_bytes, block, {1, 4, 16, 64});
+          const int with_plain_pages = depths[std::min<size_t>(depths.size() - 1, 2)];
+          for (const int depth : depths) {
             for (const bool huge : {true, false}) {
-              if (!huge && (pattern == Pattern::kRandom || depth != 16)) continue;
+              if (!huge && (pattern == Pattern::kRandom || depth != with_plain_pages)) continue;
               RowSpec spec = Spec(op, block, depth, through);
               spec.pattern = pattern;
               spec.huge_pages = huge;
-              spec.memory_bytes = std::min<uint64_t>(options.memory_bytes, 256 * kMiB);
+              spec.memory_bytes = memory_bytes;
               spec.most_seconds = 1;
               spec.rounds = 3;
               rows->push_back(spec);
