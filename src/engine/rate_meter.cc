@@ -33,6 +33,9 @@ double RateMeter::Best::bytes_per_second() const {
 
 void RateMeter::LinkRate::Take(const base::LinkBusy& total) {
   all_.Take(total.all);
+  const base::Busy step = total.all - total_.all, sustained = total.sustained - total_.sustained;
+  const bool is_short = step.seconds > 0 && step.seconds < kLeastSustainedSeconds;
+  in_step_ = is_short && sustained.seconds > 0 ? std::min(Rate(step), Rate(sustained)) : 0;
   total_ = total;
 }
 
@@ -41,7 +44,7 @@ double RateMeter::LinkRate::bytes_per_second() const {
   const base::Busy& sustained = total_.sustained;
   if (sustained.bytes == 0 || sustained.seconds < kLeastSustainedSeconds)
     return std::max(all_.bytes_per_second(), most_in_a_second);
-  return std::max({Rate(sustained), all_.in_short_step(),
+  return std::max({Rate(sustained), all_.in_short_step(), in_step_,
                    most_in_a_second / (1 + base::BusySpells::kBeginningSeconds)});
 }
 

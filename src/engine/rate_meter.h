@@ -4,7 +4,8 @@
 // busy seconds, in the step in which that was highest. The rates say what the links could have
 // done, so they must not be lower than what the links did, and must not include the burst that a
 // link allows after a pause. Once a link has been busy for long enough outside such bursts, only
-// that sustained use counts. The most bytes that the link moved in any second, pauses included, are
+// that sustained use counts: the rate of all of it, or of a short step's own part if that is
+// higher, in that step. The most bytes that the link moved in any second, pauses included, are
 // a lower bound of its rate; once sustained use counts, less the burst that an earlier pause may
 // have allowed. Pure; not thread-safe.
 
@@ -64,6 +65,9 @@ class RateMeter {
    private:
     Best all_;
     base::LinkBusy total_;
+    // The rate in the last step, less the beginnings of spells, if the step kept the link busy for
+    // less than kLeastSustainedSeconds; else zero.
+    double in_step_ = 0;
   };
 
   std::array<LinkRate, plan::kNumLinks> links_;

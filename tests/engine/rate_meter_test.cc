@@ -161,6 +161,37 @@ TEST(RateMeter, AShortStepWasAsFastAsItWas) {
   }
 }
 
+// A link that is always busy, and whose rate varies from step to step.
+TEST(RateMeter, NoStepWasFasterThanItsRate) {
+  RateMeter meter;
+  base::BusyMeter link;
+  double now = 100;
+  link.Begin(now);
+  const auto step = [&](int hundredths, double bytes_per_second) {
+    LinkUse use;
+    const base::Busy before = link.busy().all;
+    for (int i = 0; i < hundredths; ++i) {
+      now += 0.01;
+      link.Begin(now);
+      link.End(now, static_cast<uint64_t>(bytes_per_second / 100));
+    }
+    use.links[static_cast<size_t>(Transfer::kRead)] = link.busy();
+    meter.EndStep(use);
+    const base::Busy moved = link.busy().all - before;
+    const double rate = meter.rates()[Transfer::kRead];
+    EXPECT_LE(static_cast<double>(moved.bytes) / rate, 1.000001 * moved.seconds)
+        << hundredths << " hundredths of a second at " << bytes_per_second;
+    return rate;
+  };
+  for (int i = 0; i < 4; ++i) step(60, 800e6);
+  step(40, 1200e6);
+  EXPECT_LT(step(60, 800e6), 1100e6) << "a step's own rate counts in that step";
+  step(30, 1500e6);
+  step(20, 1500e6);
+  step(60, 800e6);
+  step(80, 1200e6);
+}
+
 // On a full disk, requests take their time and move nothing.
 TEST(RateMeter, AStepInWhichALinkMovedNothingDoesNotMakeItInfinitelyFast) {
   RateMeter meter;
@@ -261,6 +292,13 @@ class ThrottledUse {
 TEST(RateMeter, ALinkThatMakesUpForPausesIsAsFastAsItStaysWithoutThem) {
   ThrottledUse use;
   for (int step = 0; step < 4; ++step) use.Step(/*spells=*/40, /*lasting_bytes=*/800'000'000);
+  EXPECT_NEAR(use.megabytes_per_second(), 500, 25);
+}
+
+TEST(RateMeter, AStepOfBurstsAfterPausesIsNotFasterThanWhatTheLinkSustains) {
+  ThrottledUse use;
+  for (int step = 0; step < 4; ++step) use.Step(/*spells=*/0, /*lasting_bytes=*/800'000'000);
+  use.Step(/*spells=*/40, /*lasting_bytes=*/0);  // busy for 0.32 s
   EXPECT_NEAR(use.megabytes_per_second(), 500, 25);
 }
 
