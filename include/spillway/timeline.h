@@ -53,7 +53,7 @@ struct TimelineEvent {
     kMover,      // the transfer thread's work
     kFlush,      // a commit's first part, which writes what is not on NVMe yet
     kCommit,     // a whole commit
-    kOccupancy,  // from `begin_ns` on, `size_bytes` are held in `tier`
+    kOccupancy,  // from `begin_ns` on, `size_bytes` are held in `tier`; see Timeline::events
   };
   static constexpr uint32_t kNoTile = std::numeric_limits<uint32_t>::max();
 
@@ -77,11 +77,14 @@ struct SPILLWAY_EXPORT Timeline {
     uint32_t num_tiles = 0;
   };
 
-  std::vector<TimelineEvent> events;  // in the order in which they ended
-  uint64_t dropped = 0;               // number of older events that newer ones replaced
-  int64_t begin_ns = 0;               // when the record begins
-  int64_t end_ns = 0;                 // when the record ends
-  std::vector<Tensor> tensors;        // in the order of their tiles
+  // In the order in which they ended. The first are a kOccupancy for each tier that held bytes when
+  // the events begin: at `begin_ns` or, if older events were dropped, when the oldest one left
+  // ended. What happened before that is not known.
+  std::vector<TimelineEvent> events;
+  uint64_t dropped = 0;         // number of older events that newer ones replaced
+  int64_t begin_ns = 0;         // when the record begins
+  int64_t end_ns = 0;           // when the record ends
+  std::vector<Tensor> tensors;  // in the order of their tiles
   // By Tier. kUnlimited: no limit was given.
   std::array<uint64_t, kNumTiers> budget_bytes{};
   // All bytes moved between begin_ns and end_ns. If `dropped` is 0, the sums over `events`.

@@ -19,7 +19,7 @@ TimelineRecorder::TimelineRecorder(uint64_t max_events, int64_t now_ns)
 // never waits for events to be copied.
 std::vector<TimelineEvent> TimelineRecorder::RoomFor(uint64_t max_events) {
   std::vector<TimelineEvent> room;
-  room.reserve(max_events);
+  room.reserve(max_events + kNumTiers);
   return room;
 }
 
@@ -185,15 +185,36 @@ void TimelineRecorder::Push(const TimelineEvent& event) {
     events_.push_back(event);
     return;
   }
-  events_[next_] = event;
+  TimelineEvent& oldest = events_[next_];
+  if (oldest.kind == Kind::kOccupancy)
+    first_bytes_[static_cast<size_t>(oldest.tier)] = oldest.size_bytes;
+  oldest = event;
   next_ = (next_ + 1) % max_events_;
   ++dropped_;
+}
+
+// The timeline dropped all events that ended before the oldest one left.
+void TimelineRecorder::PutFirstLevels() {
+  const int64_t known_ns = dropped_ == 0 ? begin_ns_ : std::max(begin_ns_, events_.front().end_ns);
+  std::vector<TimelineEvent> levels;
+  for (const Tier tier : {Tier::kDevice, Tier::kPinned, Tier::kNvme}) {
+    const uint64_t size_bytes = first_bytes_[static_cast<size_t>(tier)];
+    if (size_bytes == 0) continue;
+    levels.push_back({.kind = Kind::kOccupancy,
+                      .tier = tier,
+                      .begin_ns = known_ns,
+                      .end_ns = known_ns,
+                      .size_bytes = size_bytes});
+  }
+  events_.insert(events_.begin(), levels.begin(), levels.end());
+  first_bytes_ = occupied_bytes_;
 }
 
 Timeline TimelineRecorder::Take(int64_t now_ns, std::vector<TimelineEvent> room) {
   EndWork();
   EndCompute(ThisCaller(), now_ns);
   std::rotate(events_.begin(), events_.begin() + static_cast<std::ptrdiff_t>(next_), events_.end());
+  PutFirstLevels();
   Timeline timeline;
   timeline.events = std::exchange(events_, std::move(room));
   timeline.dropped = std::exchange(dropped_, 0);

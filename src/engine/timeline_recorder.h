@@ -54,10 +54,12 @@ class TimelineRecorder {
   void Work(int64_t begin_ns, int64_t end_ns);
   void Occupied(Tier tier, uint64_t size_bytes, int64_t now_ns);
 
-  // Returns an empty vector with room for so many events. Throws as the constructor.
+  // Returns an empty vector with room for so many events, and for the events that Take adds. Throws
+  // as the constructor.
   static std::vector<TimelineEvent> RoomFor(uint64_t max_events);
   // Moves the events out, including the caller's unfinished time between leases, and starts anew in
   // `room`, which RoomFor returned for as many events. Fills events, dropped, begin_ns and end_ns.
+  // Besides `max_events` events, there is one for each tier that held bytes when they begin.
   Timeline Take(int64_t now_ns, std::vector<TimelineEvent> room);
   Timeline Take(int64_t now_ns) { return Take(now_ns, RoomFor(max_events_)); }
 
@@ -89,6 +91,7 @@ class TimelineRecorder {
   void PushStall(const Wait& wait, int64_t now_ns);
   void EndWork();
   void Push(const TimelineEvent& event);
+  void PutFirstLevels();
 
   uint64_t max_events_;
   std::vector<TimelineEvent> events_;  // a ring once it is full
@@ -103,6 +106,7 @@ class TimelineRecorder {
   int64_t copied_in_ns_ = 0, copied_out_ns_ = 0;
   int64_t work_begin_ns_ = 0, work_end_ns_ = 0;  // not recorded yet, as it may go on
   std::array<uint64_t, kNumTiers> occupied_bytes_{};
+  std::array<uint64_t, kNumTiers> first_bytes_{};  // held before the oldest event in `events_`
 };
 
 }  // namespace spillway::engine

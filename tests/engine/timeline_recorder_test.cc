@@ -5,7 +5,7 @@
 
 #include "src/engine/timeline_recorder.h"
 
-#include <string>
+#include <cstdint>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -144,14 +144,60 @@ TEST(TimelineRecorder, KeepsTheNewestInOrderAndCountsTheRest) {
   for (uint32_t i = 1; i <= 10; ++i) recorder.Occupied(Tier::kPinned, i, i * kUs);
   Timeline timeline = recorder.Take(11 * kUs);
   EXPECT_EQ(timeline.dropped, 6U);
-  ASSERT_EQ(timeline.events.size(), 4U);
-  for (uint64_t i = 0; i < 4; ++i) EXPECT_EQ(timeline.events[i].size_bytes, 7 + i);
+  ASSERT_EQ(timeline.events.size(), 5U) << "and the level at which they begin";
+  for (uint64_t i = 0; i < 5; ++i) EXPECT_EQ(timeline.events[i].size_bytes, 6 + i);
 
   recorder.Occupied(Tier::kPinned, 11, 12 * kUs);
   timeline = recorder.Take(13 * kUs);
   EXPECT_EQ(timeline.dropped, 0U) << "a new timeline begins with Take";
-  EXPECT_EQ(timeline.events.size(), 1U);
+  EXPECT_EQ(timeline.events.size(), 2U);
   EXPECT_EQ(timeline.begin_ns, 11 * kUs);
+}
+
+struct Level {
+  Tier tier;
+  uint64_t size_bytes;
+  int64_t at_us;
+  friend bool operator==(const Level&, const Level&) = default;
+};
+
+std::vector<Level> Levels(const Timeline& timeline) {
+  std::vector<Level> levels;
+  for (const TimelineEvent& event : timeline.events) {
+    if (event.kind != Kind::kOccupancy) continue;
+    EXPECT_EQ(event.begin_ns, event.end_ns);
+    levels.push_back({event.tier, event.size_bytes, event.begin_ns / kUs});
+  }
+  return levels;
+}
+
+TEST(TimelineRecorder, EachTimelineBeginsWithTheLevelsOfTheTiers) {
+  TimelineRecorder recorder(100, 0);
+  recorder.Occupied(Tier::kPinned, 4096, 1 * kUs);
+  EXPECT_THAT(Levels(recorder.Take(10 * kUs)), ElementsAre(Level{Tier::kPinned, 4096, 1}));
+  EXPECT_THAT(Levels(recorder.Take(20 * kUs)), ElementsAre(Level{Tier::kPinned, 4096, 10}));
+  recorder.Occupied(Tier::kPinned, 0, 25 * kUs);
+  EXPECT_THAT(Levels(recorder.Take(30 * kUs)),
+              ElementsAre(Level{Tier::kPinned, 4096, 20}, Level{Tier::kPinned, 0, 25}));
+  EXPECT_THAT(recorder.Take(40 * kUs).events, IsEmpty());
+}
+
+TEST(TimelineRecorder, TheLevelsOfTheTiersOutliveTheEventsThatSetThem) {
+  TimelineRecorder recorder(4, 0);
+  recorder.Occupied(Tier::kDevice, 1, 0);
+  recorder.Occupied(Tier::kPinned, 4096, 1 * kUs);
+  (void)recorder.Take(2 * kUs);
+  recorder.Occupied(Tier::kDevice, 2, 3 * kUs);
+  for (TileIndex tile = 0; tile < 10; ++tile) {
+    recorder.BeginTransfer(Moving(Transfer::kRead, tile), 10 * tile * kUs);
+    recorder.EndTransfer(tile, 1, /*ok=*/true, (10 * tile + 5) * kUs);
+  }
+  const Timeline timeline = recorder.Take(100 * kUs);
+  EXPECT_EQ(timeline.dropped, 7U);
+  EXPECT_EQ(timeline.events.size(), 6U);
+  EXPECT_THAT(Levels(timeline),
+              ElementsAre(Level{Tier::kDevice, 2, 65}, Level{Tier::kPinned, 4096, 65}))
+      << "when the oldest event left ended";
 }
 
 }  // namespace

@@ -166,7 +166,7 @@ TEST_F(TimelineTest, AFewEventsAreTheNewest) {
   Open(50);
   for (int i = 0; i < 3; ++i) Step();
   const Timeline timeline = engine_->TakeTimeline();
-  EXPECT_EQ(timeline.events.size(), 50U);
+  EXPECT_EQ(timeline.events.size(), 50U + kNumTiers) << "and the level of each tier";
   EXPECT_GT(timeline.dropped, 100U);
   EXPECT_EQ(std::count_if(timeline.events.begin(), timeline.events.end(),
                           [](const TimelineEvent& event) { return event.kind == Kind::kCommit; }),
