@@ -409,6 +409,59 @@ TEST(PageData, ALogWhoseStepsAreAllEvaluatedIsThinnedToo) {
   EXPECT_LE(data["steps"].size(), 4001U);
 }
 
+// A run of 10 s of which the trace has the last second: a link was busy for 0.7 s of it.
+std::string TraceOfTheEnd() {
+  const auto span = [](const char* category, double ts, double dur, const Json& args) {
+    return Json{{"ph", "X"},   {"pid", 1}, {"tid", 1},   {"cat", category},
+                {"name", "w"}, {"ts", ts}, {"dur", dur}, {"args", args}};
+  };
+  const auto level = [](const char* tier, double ts, uint64_t bytes) {
+    return Json{{"ph", "C"}, {"name", tier}, {"ts", ts}, {"args", {{"bytes held", bytes}}}};
+  };
+  const Json read = {{"bytes", 1000}, {"why", "lease"}};
+  return Json{{"otherData",
+               {{"format", "spillway trace"},
+                {"v", 1},
+                {"dropped_events", 5},
+                {"begin_us", 9e6},
+                {"duration_us", 1e7},
+                {"budget_bytes", {{"device", 100}, {"pinned", nullptr}, {"nvme", nullptr}}}}},
+              {"traceEvents",
+               {span("nvme_read", 8.5e6, 0.7e6, read), span("nvme_read", 9.5e6, 0.5e6, read),
+                span("compute", 9.2e6, 0.3e6, Json::object()), level("pinned", 9e6, 4096),
+                level("pinned", 9.9e6, 8192), level("device", 9.5e6, 50)}}}
+      .dump();
+}
+
+TEST(PageData, IsAboutThePartOfTheRunOfWhichNoEventWasDropped) {
+  std::istringstream in(TraceOfTheEnd());
+  run_report::RunFiles files;
+  const absl::Status read = run_report::ReadRunFile(in, "trace.json", &files);
+  ASSERT_TRUE(read.ok()) << read;
+  const Json trace = run_report::PageData(files)["trace"];
+  EXPECT_EQ(trace["dropped_events"], 5);
+  EXPECT_EQ(trace["all"]["begin_us"], 9e6);
+  EXPECT_EQ(trace["all"]["end_us"], 1e7);
+  EXPECT_NEAR(trace["all"]["links"]["nvme_read"]["busy_us"].get<double>(), 0.7e6, 1);
+  EXPECT_EQ(trace["held"]["pinned"], (Json{{9e6, 4096}, {9.9e6, 8192}}));
+  EXPECT_EQ(trace["held"]["device"], (Json::array({{9.5e6, 50}})));
+  EXPECT_EQ(trace["in_steps"]["us"], 0.0);
+  ASSERT_EQ(trace["windows"].size(), 1U);
+  EXPECT_EQ(trace["windows"][0]["begin_us"], 9e6);
+}
+
+TEST_F(PageTest, ATraceOfTheEndOfARunIsNotSpreadOverTheWholeRun) {
+  if (!HasBrowser()) GTEST_SKIP() << "no chromium: apt-get install chromium";
+  WriteFile(folder_ / "end.json", TraceOfTheEnd());
+  Page({training_->log(), folder_ / "end.json"});
+  const Opened opened = OpenInBrowser(folder_, page_);
+  EXPECT_THAT(opened.console, IsEmpty());
+  EXPECT_THAT(opened.document, HasSubstr("the last 1.00 s recorded: 5 older events were dropped"));
+  EXPECT_THAT(opened.document, HasSubstr("The trace holds no whole step"));
+  EXPECT_THAT(opened.document, HasSubstr("<td class=\"n\">70 %</td>")) << "of the last second";
+  EXPECT_THAT(opened.document, Not(HasSubstr("NaN")));
+}
+
 // Returns the labels of a chart's axis: of the x axis if `anchor` is "middle", of the y axis if it
 // is "end". The chart is the first one in `text`.
 std::vector<std::string> LabelsOf(const std::string& text, const std::string& anchor) {

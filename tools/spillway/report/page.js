@@ -184,14 +184,15 @@ function stackedBars(parent, { xs, parts, yFormat, line, binary, label, height =
 
 const stalledCauses = trace ? [...new Set([...Object.keys(CAUSES), ...Object.keys(trace.all.stall_us)])].filter(cause => trace.all.stall_us[cause] > 0) : [];
 const traced = trace ? trace.steps : [];
+const recordedUs = trace ? trace.all.end_us - trace.all.begin_us : 0;
 const tracedUs = sum(traced.map(s => s.end_us - s.begin_us));
 
 function about() {
   const parts = [data.sources.join(' and ')];
   if (steps.length) parts.push(`steps ${steps[0].step} to ${steps[steps.length - 1].step}`);
   if (steps.length < data.steps_in_all) parts.push(`${steps.length} of ${count(data.steps_in_all)} steps are drawn`);
-  if (trace) parts.push(`${time(trace.duration_us)} recorded`);
-  if (trace && trace.dropped_events) parts.push(`${count(trace.dropped_events)} older events were dropped: the trace keeps the newest`);
+  if (trace && !trace.dropped_events) parts.push(`${time(recordedUs)} recorded`);
+  if (trace && trace.dropped_events) parts.push(`the last ${time(recordedUs)} recorded: ${count(trace.dropped_events)} older events were dropped`);
   parts.push(...data.notes, `Spillway ${data.spillway}`);
   section('about').textContent = parts.join(' · ');
 }
@@ -210,7 +211,8 @@ function headline() {
     const busiest = Object.keys(LINKS).map(link => [link, total.busy_us[link] || 0]).sort((a, b) => b[1] - a[1])[0];
     if (busiest[1] > 0) out.push(`The busiest link was ${LINKS[busiest[0]][0]}, in use ${percent(busiest[1] / total.us)} of the time.`);
   } else if (steps.length) {
-    out.push(`Callers waited ${percent(figures.share_waiting)} of the time. A trace (train --trace) says for what.`);
+    const why = !trace ? 'A trace (train --trace) says for what.' : trace.dropped_events ? 'The trace holds no whole step: it keeps the newest events.' : 'The trace holds no whole step.';
+    out.push(`Callers waited ${percent(figures.share_waiting)} of the time. ${why}`);
   }
   if (figures.byte_ratio !== null) out.push(`NVMe traffic was ${figures.byte_ratio.toFixed(3)} times the least that is possible within these budgets.`);
   if (figures.later_time_ratio !== null && figures.later_alone_ratio !== null) {
@@ -335,13 +337,13 @@ function tiers() {
     const budget = trace.budget_bytes[tier];
     const most = Math.max(...held.map(h => h[1]));
     add(parent, 'p', { class: 'note' }, `${name}: ${bytes(most)} at the most` + (budget === null ? ', no budget' : ` of ${bytes(budget)}`));
-    const at = plot(parent, { width: 1080, height: 130, x0: 0, x1: trace.duration_us, y0: 0, y1: 1.06 * Math.max(most, budget === null || budget > 20 * most ? 0 : budget), yFormat: bytes, xFormat: v => time(v), binary: true });
-    let path = `M${at.x(0)} ${at.y(0)}`, before = 0;
+    const at = plot(parent, { width: 1080, height: 130, x0: trace.all.begin_us, x1: trace.all.end_us, y0: 0, y1: 1.06 * Math.max(most, budget === null || budget > 20 * most ? 0 : budget), yFormat: bytes, xFormat: v => time(v), binary: true });
+    let path = `M${at.x(held[0][0])} ${at.y(0)}`, before = 0;
     for (const [when, value] of held) {
       path += `L${at.x(when).toFixed(1)} ${at.y(before).toFixed(1)}L${at.x(when).toFixed(1)} ${at.y(value).toFixed(1)}`;
       before = value;
     }
-    path += `L${at.x(trace.duration_us)} ${at.y(before)}L${at.x(trace.duration_us)} ${at.y(0)}Z`;
+    path += `L${at.x(trace.all.end_us)} ${at.y(before)}L${at.x(trace.all.end_us)} ${at.y(0)}Z`;
     add(at.svg, 'path', { d: path, style: `fill:var(${paint});opacity:.55` });
     if (budget !== null && budget <= 20 * most) add(at.svg, 'line', { class: 'budget', x1: at.left, x2: 1080 - at.right, y1: at.y(budget), y2: at.y(budget) });
   }
@@ -362,7 +364,7 @@ function links() {
     add(row, 'td', {}, name);
     add(row, 'td', { class: 'n' }, bytes(figures.bytes));
     add(row, 'td', { class: 'n' }, count(figures.moves));
-    add(row, 'td', { class: 'n' }, percent(figures.busy_us / trace.duration_us));
+    add(row, 'td', { class: 'n' }, percent(figures.busy_us / recordedUs));
     add(row, 'td', { class: 'n' }, rate(figures.bytes / figures.busy_us * 1e6));
     const why = Object.entries(figures.why).sort((a, b) => b[1] - a[1]).map(([reason, part]) => `${reason} ${percent(part / figures.bytes)}`);
     add(add(row, 'td'), 'small', {}, why.join(', '));

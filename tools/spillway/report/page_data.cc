@@ -322,7 +322,8 @@ std::vector<Window> Windows(const RunTrace& trace) {
   }
   // A commit usually follows the last step, and belongs to its window.
   if (!windows.empty()) windows.back().end_us = trace.duration_us;
-  if (windows.empty()) windows.push_back({"all that was recorded", 0, 0, trace.duration_us});
+  if (windows.empty())
+    windows.push_back({"all that was recorded", 0, trace.begin_us, trace.duration_us});
   return windows;
 }
 
@@ -387,13 +388,15 @@ std::vector<const Window*> Chosen(const RunTrace& trace, const std::vector<Windo
 }
 
 Json TraceData(const RunTrace& trace) {
-  Json json = {{"duration_us", trace.duration_us}, {"dropped_events", trace.dropped_events}};
+  Json json = {{"dropped_events", trace.dropped_events}};
   for (size_t tier = 0; tier < kTierNames.size(); ++tier) {
     const auto budget = trace.budget_bytes[tier];
     json["budget_bytes"][kTierNames[tier]] = budget ? Json(*budget) : Json();
-    json["held"][kTierNames[tier]] = ThinnedLevels(trace.held[tier], 0, trace.duration_us + 1);
+    json["held"][kTierNames[tier]] =
+        ThinnedLevels(trace.held[tier], trace.begin_us, trace.duration_us + 1);
   }
   Account all;
+  all.begin_us = trace.begin_us;
   all.end_us = trace.duration_us;
   for (const Span& span : trace.spans) all.Add(span, trace.names);
   json["all"] = all.ToJson();

@@ -15,7 +15,8 @@ namespace spillway::run_report {
 // {"steps":[…],"steps_in_all":…,"figures":{…},"trace":null|{"all":{…},"in_steps":{…},"steps":[…],
 // "tiles":[…],"held":{…},"budget_bytes":{…},"names":[…],"windows":[…],…}}.
 // "steps" of a long run are a part of them, among it the first step, the last one, and those that
-// were evaluated or skipped. "figures" and "in_steps" are about all steps.
+// were evaluated or skipped. "figures" and "in_steps" are about all steps. "all" is about the part
+// of the run of which the trace has all events.
 Json PageData(const RunFiles& files);
 
 }  // namespace spillway::run_report

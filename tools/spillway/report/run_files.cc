@@ -103,6 +103,7 @@ class TraceReader {
                    ? VersionOf(other)
                    : "";
     if (version_ != "1") return;
+    trace_.begin_us = other.value("begin_us", 0.0);
     trace_.duration_us = other.value("duration_us", 0.0);
     trace_.dropped_events = other.value("dropped_events", uint64_t{0});
     for (size_t tier = 0; tier < kTierNames.size(); ++tier) {

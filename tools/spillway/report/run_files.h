@@ -58,6 +58,7 @@ struct Level {
 };
 
 struct RunTrace {
+  double begin_us = 0;  // later than 0 if older events were dropped: all before it is not known
   double duration_us = 0;
   uint64_t dropped_events = 0;
   std::vector<std::string> names;                         // the first is ""

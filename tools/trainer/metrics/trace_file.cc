@@ -59,12 +59,17 @@ class TraceWriter {
  public:
   TraceWriter(std::FILE* file, const Timeline& timeline) : file_(file), timeline_(timeline) {}
 
-  void Begin() {
+  // `known_ns`: when the part of the timeline begins of which no event was dropped.
+  void Begin(int64_t known_ns) {
+    const auto micros = [&](int64_t ns) {
+      return static_cast<double>(ns - timeline_.begin_ns) / 1e3;
+    };
     const Json about = {
         {"format", "spillway trace"},
         {"v", 1},
         {"dropped_events", timeline_.dropped},
-        {"duration_us", static_cast<double>(timeline_.end_ns - timeline_.begin_ns) / 1e3},
+        {"begin_us", micros(known_ns)},
+        {"duration_us", micros(timeline_.end_ns)},
         {"budget_bytes", TierJson(timeline_.budget_bytes)},
         {"read_bytes",
          {{"nvme", timeline_.nvme.read_bytes}, {"pinned", timeline_.pinned.read_bytes}}},
@@ -231,7 +236,7 @@ absl::Status WriteTrace(OutputFile output, const Timeline& timeline,
                                ? timeline.begin_ns
                                : timeline.events.front().end_ns;
   TraceWriter writer(file.get(), timeline);
-  writer.Begin();
+  writer.Begin(known_ns);
   for (const StepRecord& step : steps) {
     if (step.begin_ns >= known_ns) writer.Write(step);
   }
