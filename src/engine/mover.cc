@@ -62,7 +62,8 @@ absl::StatusOr<Granted> Mover::Acquire(TileIndex tile, Tier tier, Access access,
   leases_.Tell({.tile = tile,
                 .tier = tier,
                 .ns = records_times() ? base::NowNs() : 0,
-                .thread = std::this_thread::get_id()});
+                .thread = std::this_thread::get_id(),
+                .thread_serial = timeline_events_ > 0 ? TimelineRecorder::ThisSerial() : 0});
   return Granted{.data = transfers().arena(tier) + *offset};
 }
 

@@ -47,7 +47,8 @@ void PagerDriver::HearOfShared() {
     if (plan::StepRecorder* const trace = planner_.Recording())
       trace->Acquire(lease.tile, lease.tier, Access::kRead, seconds, seconds, lease.thread);
     pager_.Shared(lease.tile, lease.tier);
-    if (recorder_ != nullptr) recorder_->Grant(lease.tile, lease.ns, lease.thread);
+    if (recorder_ != nullptr)
+      recorder_->Grant(lease.tile, lease.ns, lease.thread, lease.thread_serial);
   }
   // One of these leases deviated from the plan, so the plan was abandoned: requests that waited for
   // the plan are now served on demand.

@@ -3,6 +3,7 @@
 #include "src/engine/timeline_recorder.h"
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <utility>
 
@@ -58,13 +59,21 @@ void TimelineRecorder::EndTransfer(TileIndex tile, uint64_t size_bytes, bool ok,
 
 // --- Callers ---
 
-TimelineRecorder::Caller& TimelineRecorder::CallerOf(std::thread::id thread) {
+uint64_t TimelineRecorder::ThisSerial() {
+  static std::atomic<uint64_t> last = 0;
+  thread_local const uint64_t serial = ++last;
+  return serial;
+}
+
+TimelineRecorder::Caller& TimelineRecorder::CallerOf(std::thread::id thread, uint64_t serial) {
   const auto [found, is_new] = callers_.try_emplace(thread);
   if (is_new) {
     found->second.number = static_cast<uint16_t>(
         std::min<size_t>(callers_.size() - 1, std::numeric_limits<uint16_t>::max()));
   }
-  return found->second;
+  Caller& caller = found->second;
+  if (caller.serial != serial) caller = {.number = caller.number, .serial = serial};
+  return caller;
 }
 
 void TimelineRecorder::EndCompute(Caller& caller, int64_t now_ns) {
@@ -77,8 +86,9 @@ void TimelineRecorder::EndCompute(Caller& caller, int64_t now_ns) {
   caller.since_ns = now_ns;
 }
 
-void TimelineRecorder::Grant(TileIndex tile, int64_t now_ns, std::thread::id thread) {
-  Caller& caller = CallerOf(thread);
+void TimelineRecorder::Grant(TileIndex tile, int64_t now_ns, std::thread::id thread,
+                             uint64_t serial) {
+  Caller& caller = CallerOf(thread, serial);
   if (caller.tile == TimelineEvent::kNoTile) caller.since_ns = now_ns;
   if (now_ns - caller.since_ns >= kShortestNs) EndCompute(caller, now_ns);
   caller.tile = tile;

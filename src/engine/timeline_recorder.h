@@ -25,7 +25,8 @@ namespace spillway::engine {
 
 // Externally synchronised. Times are arguments, so that they can be virtual. They never go back,
 // except that a lease may be reported late, but before its caller does anything else. Callers are
-// identified by their threads.
+// identified by their threads: by the thread's id, which a later thread may have again, and by its
+// serial number, which is never used again.
 class TimelineRecorder {
  public:
   // Keeps the newest `max_events` events. Throws std::bad_alloc if there are no addresses for them.
@@ -36,7 +37,10 @@ class TimelineRecorder {
   void EndTransfer(TileIndex tile, uint64_t size_bytes, bool ok, int64_t now_ns);
 
   // Records a lease that was granted at once to the caller on `thread`.
-  void Grant(TileIndex tile, int64_t now_ns, std::thread::id thread = std::this_thread::get_id());
+  void Grant(TileIndex tile, int64_t now_ns, std::thread::id thread, uint64_t serial);
+  void Grant(TileIndex tile, int64_t now_ns) {
+    Grant(tile, now_ns, std::this_thread::get_id(), ThisSerial());
+  }
   // Records that a caller blocks. `stall` is the cause as far as it is known; Explain records a
   // change of it.
   void BeginWait(Ticket ticket, TileIndex tile, const Stall& stall, int64_t now_ns);
@@ -54,6 +58,9 @@ class TimelineRecorder {
   void Work(int64_t begin_ns, int64_t end_ns);
   void Occupied(Tier tier, uint64_t size_bytes, int64_t now_ns);
 
+  // Returns this thread's serial number. Thread-safe.
+  static uint64_t ThisSerial();
+
   // Returns an empty vector with room for so many events, and for the events that Take adds. Throws
   // as the constructor.
   static std::vector<TimelineEvent> RoomFor(uint64_t max_events);
@@ -69,6 +76,7 @@ class TimelineRecorder {
 
   struct Caller {
     uint16_t number = 0;
+    uint64_t serial = 0;                      // of the newest thread with the id
     TileIndex tile = TimelineEvent::kNoTile;  // the tile leased last; kNoTile: none yet
     int64_t since_ns = 0;
     int64_t commit_ns = 0;
@@ -85,8 +93,8 @@ class TimelineRecorder {
     int64_t since_ns;
   };
 
-  Caller& CallerOf(std::thread::id thread);
-  Caller& ThisCaller() { return CallerOf(std::this_thread::get_id()); }
+  Caller& CallerOf(std::thread::id thread, uint64_t serial);
+  Caller& ThisCaller() { return CallerOf(std::this_thread::get_id(), ThisSerial()); }
   void EndCompute(Caller& caller, int64_t now_ns);
   void PushStall(const Wait& wait, int64_t now_ns);
   void EndWork();

@@ -6,6 +6,8 @@
 #include "src/engine/timeline_recorder.h"
 
 #include <cstdint>
+#include <set>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -87,6 +89,28 @@ TEST(TimelineRecorder, ComputeIsTheTimeBetweenLeasesAndNamedByTheLast) {
   EXPECT_THAT(Spans(recorder.Take(260 * kUs)),
               ElementsAre(Span{Kind::kCompute, 2, 100, 150}, Span{Kind::kCompute, 3, 150, 180},
                           Span{Kind::kStall, 4, 180, 200}, Span{Kind::kCompute, 4, 200, 260}));
+}
+
+// The system gives the id of a thread that has ended to a later one.
+TEST(TimelineRecorder, AThreadDoesNotGoOnWithWhatOneBeforeItDid) {
+  const std::thread::id id = std::this_thread::get_id();
+  TimelineRecorder recorder(100, 0);
+  recorder.Grant(1, 100 * kUs, id, 1001);
+  recorder.Grant(2, 200 * kUs, id, 1001);
+  recorder.Grant(3, 900 * kUs, id, 1002);
+  recorder.Grant(4, 950 * kUs, id, 1002);
+  const Timeline timeline = recorder.Take(960 * kUs);
+  EXPECT_THAT(Spans(timeline),
+              ElementsAre(Span{Kind::kCompute, 1, 100, 200}, Span{Kind::kCompute, 3, 900, 950}));
+  for (const TimelineEvent& event : timeline.events) EXPECT_EQ(event.thread, 0);
+}
+
+TEST(TimelineRecorder, NoTwoThreadsHaveOneSerialNumber) {
+  std::set<uint64_t> serials = {TimelineRecorder::ThisSerial()};
+  for (int i = 0; i < 4; ++i)
+    std::thread([&] { serials.insert(TimelineRecorder::ThisSerial()); }).join();
+  EXPECT_EQ(serials.size(), 5U);
+  EXPECT_TRUE(serials.contains(TimelineRecorder::ThisSerial()));
 }
 
 TEST(TimelineRecorder, AWaitIsCutWhereItsCauseChanges) {

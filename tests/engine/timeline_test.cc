@@ -19,6 +19,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "spillway/engine.h"
+#include "src/base/clock.h"
 #include "tests/exhaustive.h"
 #include "tests/temp_folder.h"
 
@@ -227,6 +228,34 @@ TEST_F(TimelineTest, AReaderComputesWhoeverHearsOfItsLease) {
   ASSERT_EQ(thread_of.count(1), 1U);
   ASSERT_EQ(thread_of.count(2), 1U);
   EXPECT_EQ(thread_of[2], thread_of[1]);
+}
+
+// The system gives the id of a thread that has ended to the next one.
+TEST_F(TimelineTest, NoThreadComputesBetweenTwoThreads) {
+  Open(100'000);
+  for (const uint64_t tile : {1, 2, 3}) (void)*engine_->Acquire({tensors_[0], tile}, Access::kRead);
+  const auto compute = [&] {
+    std::thread([&] {
+      for (const uint64_t tile : {1, 2, 3}) {
+        (void)*engine_->Acquire({tensors_[0], tile}, Access::kRead);
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }).join();
+    return base::NowNs();
+  };
+  const int64_t between = compute();
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  compute();
+  int before = 0, after = 0;
+  for (const TimelineEvent& event : engine_->TakeTimeline().events) {
+    if (event.kind != Kind::kCompute || event.thread == 0) continue;  // 0: this thread, above
+    before += event.end_ns < between ? 1 : 0;
+    after += event.begin_ns > between ? 1 : 0;
+    EXPECT_FALSE(event.begin_ns <= between && between <= event.end_ns)
+        << event.begin_ns - between << " to " << event.end_ns - between;
+  }
+  EXPECT_EQ(before, 2);
+  EXPECT_EQ(after, 2);
 }
 
 }  // namespace

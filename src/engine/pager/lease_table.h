@@ -62,6 +62,7 @@ struct SharedLease {
   Tier tier = Tier::kDevice;
   int64_t ns = 0;  // when it was taken, on the caller's clock
   std::thread::id thread = {};
+  uint64_t thread_serial = 0;  // for the timeline: see TimelineRecorder::ThisSerial
 };
 
 class LeaseTable {
