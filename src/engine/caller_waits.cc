@@ -12,6 +12,7 @@ void CallerWaits::Answer(Action action, tiers::EventHandle arrival) {
   Request& request = *requests_.at(action.ticket);
   request.is_answered = true;
   request.is_leased = action.kind == Action::Kind::kGrant;
+  request.was_stored = action.was_stored;
   request.status = std::move(action.status);
   request.arrival = arrival;
   request.answered_.NotifyAll();

@@ -35,6 +35,7 @@ class CallerWaits {
     bool is_answered = false;
     // Whether the lease is held. It may be held although `status` is not ok; it must be ended then.
     bool is_leased = false;
+    bool was_stored = false;  // see Action
     absl::Status status;
     tiers::EventHandle arrival;
 

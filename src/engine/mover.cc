@@ -79,6 +79,7 @@ absl::StatusOr<Granted> Mover::AcquireLocked(TileIndex tile, Tier tier, Access a
                                              StreamId stream) {
   Granted granted;
   uint64_t frame_offset = 0, frame_bytes = 0;
+  bool was_stored = false;
   {
     const Entry entry(this);
     SPILLWAY_RETURN_IF_ERROR(WaitForTurn());
@@ -100,11 +101,16 @@ absl::StatusOr<Granted> Mover::AcquireLocked(TileIndex tile, Tier tier, Access a
     granted.arrival = request.arrival;
     frame_offset = pager_.pages()[tile].copy(Tier::kPinned).offset;
     frame_bytes = pager_.pages()[tile].size_bytes();
+    was_stored = request.was_stored;
   }
   if (tier != Tier::kPinned) return granted;
   absl::Status status = transfers().PrepareFrame(frame_offset, frame_bytes);
   if (status.ok()) return granted;
-  if (Writes(access)) transfers().checksums().Clear(tile);
+  if (Writes(access)) {
+    transfers().checksums().Clear(tile);
+    GiveUp(tile, access, was_stored);
+    return status;
+  }
   const Entry entry(this);
   End(tile, tier, access, /*drained=*/false);
   return status;
@@ -146,10 +152,11 @@ Pager::LeaseEnd Mover::End(TileIndex tile, Tier tier, Access access, bool draine
   return ended;
 }
 
-void Mover::GiveUp(TileIndex tile, Access access) {
+void Mover::GiveUp(TileIndex tile, Access access, bool was_stored) {
   const Entry entry(this);
   if (auto* trace = planner_.Recording()) trace->Release(tile, Tier::kPinned, access, base::Now());
   const Pager::LeaseEnd ended = pager_.GiveUp(tile, access);
+  if (!was_stored) (void)pager_.Discard(tile);  // no lease is left, so it does not fail
   Dispatch();
   pager_.LetIn(ended);
 }

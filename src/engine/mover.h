@@ -67,8 +67,11 @@ class Mover final : public PagerDriver {
   // Ends a lease. If `stream` is not null, the lease lasts until the work that was launched on it
   // so far has run.
   void EndLease(TileIndex tile, Tier tier, Access access, const tiers::StreamHandle* stream);
+  // Ends a writer's lease in pinned memory whose frame does not hold the tile's bytes. The tile has
+  // its bytes on NVMe again. If `was_stored` is false, NVMe does not have them: the tile reads as
+  // zeros.
+  void GiveUp(TileIndex tile, Access access, bool was_stored = true);
   // See the functions of the same names in Pager.
-  void GiveUp(TileIndex tile, Access access);
   absl::Status Declare(std::span<const TileIndex> tiles, std::span<const Use> uses);
   void ClearDeclared();
   absl::Status Evict(TileIndex tile);

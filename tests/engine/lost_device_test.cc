@@ -15,6 +15,8 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -48,6 +50,8 @@ class LosableRuntime final : public tiers::DeviceRuntime {
   void SetOutOfMemory(bool out) { is_out_of_memory_ = out; }
   // From now on, waits fail although the device is not lost.
   void FailWaits() { waits_fail_ = true; }
+  // The next registration of host memory fails.
+  void RefuseMemoryOnce() { refuses_memory_ = true; }
   // Makes copies slow, and counts those that have ended.
   void SlowDown() { is_slow_ = true; }
   int copies_ended() const { return copies_ended_; }
@@ -64,7 +68,7 @@ class LosableRuntime final : public tiers::DeviceRuntime {
     host_->FreeArena(arena, size_bytes);
   }
   absl::Status RegisterHostMemory(std::span<std::byte> memory) override {
-    return host_->RegisterHostMemory(memory);
+    return refuses_memory_.exchange(false) ? NoMemory() : host_->RegisterHostMemory(memory);
   }
   void UnregisterHostMemory(std::span<std::byte> memory) override {
     host_->UnregisterHostMemory(memory);
@@ -130,6 +134,7 @@ class LosableRuntime final : public tiers::DeviceRuntime {
   std::atomic<bool> in_flight_ = false;
   std::atomic<bool> is_out_of_memory_ = false;
   std::atomic<bool> waits_fail_ = false;
+  std::atomic<bool> refuses_memory_ = false;
   std::atomic<bool> is_slow_ = false;
   std::atomic<int> copies_ended_ = 0;
 };
@@ -329,6 +334,92 @@ TEST_F(LostDevice, CallersThatWaitAreTold) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(aborted, 2);
+}
+
+// Pinned memory of two tiles, each in a slab of its own that is registered with the device when it
+// is used first.
+class RefusedMemory : public LostDevice {
+ protected:
+  void Open() {
+    mover_.reset();
+    MoverParts parts;
+    auto runtime = std::make_unique<LosableRuntime>(kNever);
+    runtime_ = runtime.get();
+    parts.runtime = std::move(runtime);
+    parts.io = *io::MakeIoEngine(io::IoEngineKind::kAuto, {}, folder_.path());
+    parts.store =
+        *io::Store::Open({.folders = {folder_ / "s"}, .page_bytes = 16 * kKiB}, parts.io.get());
+    tiers::PinnedArenaOptions pinned = {.size_bytes = 2 * kTileBytes, .slab_bytes = kTileBytes};
+    pinned.register_slab = [this](std::span<std::byte> slab) {
+      return runtime_->RegisterHostMemory(slab);
+    };
+    parts.pinned = *tiers::PinnedArena::Create(std::move(pinned));
+    parts.slab_bytes = kTileBytes;
+    parts.device_bytes = 2 * kTileBytes;
+    PagerOptions pager;
+    pager.device_bytes = pager.pinned_bytes = 2 * kTileBytes;
+    pager.has_store = true;
+    pager.describe = DescribeTile;
+    mover_ = *Mover::Create(std::move(parts), pager, plan::Policy::kPlanned);
+    mover_->transfers().RunWithStore([&](io::Store* store) {
+      const std::optional<io::TensorIndex> found = *store->FindTensor("w");
+      const io::TensorIndex tensor = found ? *found : *store->AddTensor({"w", "{}", 9}, false);
+      for (uint64_t page = 0; page < 9; page += 3) {
+        const bool stored = store->FindPage(tensor, page)->has_value();
+        mover_->AddTile(kTileBytes, Role::kParameter, false, stored, {tensor, page});
+      }
+    });
+  }
+
+  // Commits tiles 0 and 1, and opens the store again.
+  void OpenWithTwoTiles() {
+    Open();
+    ASSERT_TRUE(Put(*mover_, 0, Tier::kPinned, 7).ok());
+    ASSERT_TRUE(Put(*mover_, 1, Tier::kPinned, 8).ok());
+    ASSERT_TRUE(Commit(*mover_).ok());
+    Open();
+  }
+
+  // Leases tile 1, which takes the first slab, and then requests `tile`, which takes the second.
+  void FailToDiscard(TileIndex tile) {
+    ASSERT_TRUE(mover_->Acquire(1, Tier::kPinned, Access::kRead, kNoStream).ok());
+    runtime_->RefuseMemoryOnce();
+    const auto lease = mover_->Acquire(tile, Tier::kPinned, Access::kDiscard, kNoStream);
+    ASSERT_EQ(lease.status().code(), absl::StatusCode::kResourceExhausted) << lease.status();
+    mover_->EndLease(1, Tier::kPinned, Access::kRead, nullptr);
+  }
+
+  LosableRuntime* runtime_ = nullptr;
+  std::unique_ptr<Mover> mover_;
+};
+
+TEST_F(RefusedMemory, ATileThatWasToBeOverwrittenHasItsBytesAgain) {
+  OpenWithTwoTiles();
+  FailToDiscard(0);
+  ExpectHolds(*mover_, 0, 7);
+  ASSERT_TRUE(Commit(*mover_).ok());
+  Open();
+  ExpectHolds(*mover_, 0, 7);
+  ExpectHolds(*mover_, 1, 8);
+}
+
+TEST_F(RefusedMemory, ATileWithoutBytesOnNvmeIsZero) {
+  OpenWithTwoTiles();
+  FailToDiscard(2);
+  ExpectHolds(*mover_, 2, 0);
+  ExpectHolds(*mover_, 1, 8);
+}
+
+// The newest bytes were on the device only, and the lease had let them go.
+TEST_F(RefusedMemory, ATileWithOlderBytesOnNvmeIsZeroInTheCommitToo) {
+  OpenWithTwoTiles();
+  ASSERT_TRUE(Put(*mover_, 0, Tier::kDevice, 9).ok());
+  FailToDiscard(0);
+  ExpectHolds(*mover_, 0, 0);
+  ASSERT_TRUE(Commit(*mover_).ok());
+  Open();
+  ExpectHolds(*mover_, 0, 0);
+  ExpectHolds(*mover_, 1, 8);
 }
 
 }  // namespace

@@ -43,6 +43,7 @@ struct Action {
   uint64_t device_offset = 0;
   Ticket ticket = kNoTicket;
   bool after_copy = false;
+  bool was_stored = false;  // of a kGrant: NVMe has the bytes that the tile had before the lease
   absl::Status status = absl::OkStatus();
   MoveReason reason = MoveReason::kLease;  // of a kTransfer
 

@@ -63,12 +63,14 @@ Outcome Arrivals::Grant(Job& job, bool after_copy) {
   pages_.leases().Take(job.tile, job.tier, job.access);
   pages_.Used(job.tile, job.tier);
   page.leased_before_copy |= after_copy;
+  const bool was_stored = page.stored && !page.tile->transient;
   if (Writes(job.access) && !after_copy) pages_.VoidOtherCopies(job.tile, job.tier);
   if (job.use) plan_.Granted(job.tile);
   pages_.actions().push_back({.kind = Action::Kind::kGrant,
                               .tile = job.tile,
                               .ticket = job.ticket,
-                              .after_copy = after_copy});
+                              .after_copy = after_copy,
+                              .was_stored = was_stored});
   return Outcome::kDone;
 }
 
