@@ -30,6 +30,8 @@ using test::TempFolder;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 
 // An engine that records the committed states. Leases of a tensor can be made to fail.
 class CommittingEngine : public HeapEngine {
@@ -250,10 +252,11 @@ TEST(Trainer, AFailingObserverEndsTheRunAfterACommitOfWhatIsDone) {
   EXPECT_EQ(run.engine.commits.back().step, 1);
 }
 
-// Returns a run of 10 steps that commits every second one. From the fourth step on, leases of a
-// weight fail.
-std::unique_ptr<TrainingRun> RunWithABadPage(const absl::Status& status, TrainerOptions options) {
-  options.commit_every = 2;
+// Returns a run that commits every `commit_every` steps. From the fourth step on, leases of a weight
+// fail.
+std::unique_ptr<TrainingRun> RunWithABadPage(const absl::Status& status, TrainerOptions options,
+                                             int64_t commit_every = 2) {
+  options.commit_every = commit_every;
   auto run = std::make_unique<TrainingRun>(options);
   run->engine.bad = run->trainer->model().parameters()[0].tensors.weight;
   run->engine.good_steps = 3;
@@ -273,6 +276,29 @@ TEST(Trainer, StateThatCannotBeReadReplacesNoCommit) {
     EXPECT_EQ(run->records.size(), 3U);
     EXPECT_THAT(run->engine.committed_steps(), ElementsAre(2));
   }
+}
+
+TEST(Trainer, StateThatCannotBeReadIsNotTheFirstCommitEither) {
+  for (const absl::Status& bad : {absl::DataLossError("bad"), absl::UnavailableError("bad")}) {
+    const auto run = RunWithABadPage(bad, SmallOptions(10), /*commit_every=*/0);
+    const absl::Status status = run->Go().status();
+    EXPECT_EQ(status.code(), bad.code());
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("nothing is committed"), HasSubstr("--commit-every"),
+                      Not(HasSubstr("--resume")), Not(HasSubstr("-1"))));
+    EXPECT_EQ(run->records.size(), 3U);
+    EXPECT_THAT(run->engine.committed_steps(), IsEmpty());
+  }
+}
+
+// The step's own lease fails, then the first lease of the check.
+TEST(Trainer, AfterAReadThatFailsForAMomentTheFirstCommitIsMade) {
+  const auto run =
+      RunWithABadPage(absl::UnavailableError("bad"), SmallOptions(10), /*commit_every=*/0);
+  run->engine.failures = 2;
+  EXPECT_THAT(std::string(run->Go().status().message()),
+              HasSubstr("the 3 steps before are committed"));
+  EXPECT_THAT(run->engine.committed_steps(), ElementsAre(3));
 }
 
 // The evaluation after the fourth step is the first to read the page.

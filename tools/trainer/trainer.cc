@@ -245,6 +245,11 @@ absl::Status Trainer::CommitBefore(const absl::Status& error) {
   }
   if (IsReadError(error)) may_be_unreadable_ = true;
   if (!CheckReadable().ok()) {
+    if (committed_step_ < 0) {
+      return Add(error,
+                 "; nothing is committed, because the state of the steps before cannot be read "
+                 "whole. A run with --commit-every keeps earlier steps");
+    }
     return Add(error, absl::StrFormat("; the steps since the commit of step %d are not committed, "
                                       "because their state cannot be read whole. That commit "
                                       "stands: spillway fsck checks it, and --resume continues "
@@ -381,10 +386,10 @@ absl::Status Trainer::CommitTo(Engine* other) {
 }
 
 // A commit does not read tiles that are on NVMe already, so it could replace a good commit by one
-// that cannot be read. After a failed read, this leases every tile of a commit and returns the
-// first error. Does nothing if there is no commit to lose.
+// that cannot be read, or make a first one from which no run can continue. After a failed read,
+// this leases every tile of a commit and returns the first error.
 absl::Status Trainer::CheckReadable() {
-  if (!may_be_unreadable_ || committed_step_ < 0) return absl::OkStatus();
+  if (!may_be_unreadable_) return absl::OkStatus();
   for (const TensorId tensor : CommittedTensors()) {
     const uint64_t num_tiles = engine_->Spec(tensor).num_tiles();
     for (uint64_t tile = 0; tile < num_tiles; ++tile) {

@@ -99,9 +99,9 @@ class Trainer {
   // anything to commit. If `commit_now` is true at the end of a step, sets it to false and commits.
   // A failed evaluation does not end the run; the step's record has the reason of the first
   // failure. Any other error ends the run, after a commit of the steps before it if that is
-  // possible. The error's message then says which commit stands. After an error in reading, no
-  // commit is replaced unless all that the next one would hold can be read. If only the last commit
-  // fails, the summary has its error.
+  // possible. The error's message then says which commit stands, or that there is none. After an
+  // error in reading, nothing is committed unless all that the commit would hold can be read. If
+  // only the last commit fails, the summary has its error.
   absl::StatusOr<RunSummary> Run(const Observer& observer, const std::atomic<bool>& stop,
                                  std::atomic<bool>* commit_now = nullptr);
 
