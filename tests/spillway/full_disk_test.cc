@@ -4,6 +4,7 @@
 // missing, and leaves the last commit intact. The check before the run must not pass if the first
 // commit then fails for lack of a few KiB.
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -23,6 +24,7 @@ namespace spillway::test {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -159,6 +161,22 @@ TEST(FullDiskForTwo, ARunThatBeginsHasRoomForItsExport) {
     if (ended.err.find("are on one file system") != std::string::npos) ++refused;
   }
   EXPECT_GE(refused, 2);
+}
+
+// A limit on file sizes acts as a disk that fills up. Only updates write more than it here: the
+// moments have 137 KiB. The error of a write may reach the run after the update.
+TEST(FullDiskInAnUpdate, WithoutACommitNoneIsSaidToStand) {
+  const Training training;
+  Command command(training.TrainInStore(100000) + Arguments{"--place", "moments=nvme"});
+  while (!command.has_ended() && ReadLog(training.log()).size() < 2) usleep(1000);
+  const rlimit small = {.rlim_cur = 64 << 10, .rlim_max = 64 << 10};
+  ASSERT_EQ(prlimit(command.pid(), RLIMIT_FSIZE, &small, nullptr), 0);
+  const Ended ended = command.Wait();
+  EXPECT_EQ(ended.exit_code, 1) << ended.err;
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("File too large"), Not(HasSubstr("stands"))));
+  EXPECT_THAT(ended.err, AnyOf(HasSubstr("nothing had been committed, so the steps before"),
+                               HasSubstr("the steps before it could not be committed either")));
+  EXPECT_FALSE(fs::exists(training.store())) << ended.err;
 }
 
 std::string NameOf(const ::testing::TestParamInfo<std::tuple<DiskKind, uint64_t>>& info) {

@@ -301,6 +301,24 @@ TEST(Trainer, AfterAReadThatFailsForAMomentTheFirstCommitIsMade) {
   EXPECT_THAT(run->engine.committed_steps(), ElementsAre(3));
 }
 
+// Only updates lease the moments.
+TEST(Trainer, AnErrorInAnUpdateSaysWhetherACommitStands) {
+  for (const int64_t every : {0, 2}) {
+    const auto run = RunWithABadPage(absl::ResourceExhaustedError("full"), SmallOptions(10), every);
+    run->engine.bad = run->trainer->model().parameters()[0].tensors.state.back();
+    const std::string message(run->Go().status().message());
+    EXPECT_THAT(message, HasSubstr("the update of step 4 was under way"));
+    if (every == 0) {
+      EXPECT_THAT(message, AllOf(HasSubstr("nothing had been committed"),
+                                 HasSubstr("--commit-every"), Not(HasSubstr("stands"))));
+      EXPECT_THAT(run->engine.committed_steps(), IsEmpty());
+    } else {
+      EXPECT_THAT(message, HasSubstr("so the last commit stands"));
+      EXPECT_THAT(run->engine.committed_steps(), ElementsAre(2));
+    }
+  }
+}
+
 // The evaluation after the fourth step is the first to read the page.
 TEST(Trainer, StateThatAnEvaluationCouldNotReadReplacesNoCommit) {
   for (const absl::Status& bad : {absl::DataLossError("bad"), absl::UnavailableError("bad")}) {

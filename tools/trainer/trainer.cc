@@ -231,9 +231,15 @@ absl::Status Trainer::CommitBefore(const absl::Status& error) {
     return absl::IsDataLoss(error) ? error : Add(error, "; the last commit stands");
   }
   if (is_updating_) {
-    return Add(error, absl::StrFormat("; the update of step %d was under way, so the last commit "
-                                      "stands",
-                                      state_.step + 1));
+    return Add(error,
+               committed_step_ < 0
+                   ? absl::StrFormat("; the update of step %d was under way and nothing had been "
+                                     "committed, so the steps before it are lost. A run with "
+                                     "--commit-every keeps earlier steps",
+                                     state_.step + 1)
+                   : absl::StrFormat("; the update of step %d was under way, so the last commit "
+                                     "stands",
+                                     state_.step + 1));
   }
   // The next step fails again from this state, so a good commit is worth more.
   if (absl::IsOutOfRange(error) && committed_step_ >= 0) {
