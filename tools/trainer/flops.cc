@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "tools/trainer/kernels/gemm.h"
@@ -31,27 +32,46 @@ double StepFlops(const hf::ModelConfig& config, const ModelOptions& options) {
   return tokens * (of_weights + 12 * attention);
 }
 
+double BestRate(double operations, const std::function<double()>& time_round) {
+  constexpr int kLeastRounds = 8;
+  constexpr int kSettledRounds = 5;
+  constexpr double kGain = 1.05;
+  constexpr double kMostSeconds = 0.5;
+  constexpr double kLeastSeconds = 1e-9;  // a round may be shorter than the clock's resolution
+  double spent = time_round();            // starts threads, and BLAS allocates its buffers
+  double best = 0;
+  double settled_at = 0;  // the rate that later rounds would have to exceed by kGain
+  int settled_rounds = 0;
+  for (int round = 0; round < kLeastRounds || settled_rounds < kSettledRounds; ++round) {
+    const double seconds = std::max(time_round(), kLeastSeconds);
+    const double rate = operations / seconds;
+    best = std::max(best, rate);
+    ++settled_rounds;
+    if (rate > kGain * settled_at) {
+      settled_at = rate;
+      settled_rounds = 0;
+    }
+    spent += seconds;
+    if (spent >= kMostSeconds) break;
+  }
+  return best;
+}
+
 double MeasurePeakFlops(ThreadPool* pool) {
   using Clock = std::chrono::steady_clock;
   constexpr int64_t kSide = 384;
   constexpr double kFlops = 2.0 * kSide * kSide * kSide;
-  constexpr auto kLongest = std::chrono::milliseconds(50);
   const std::vector<float> a(kSide * kSide, 0.5F);
   const std::vector<float> b(kSide * kSide, 0.25F);
   std::vector<float> c(kSide * kSide * static_cast<size_t>(pool->num_threads()));
-  double best = 0;
-  const Clock::time_point begin = Clock::now();
-  // In the first round BLAS may also allocate its buffers.
-  for (int round = 0; round < 8 && (round < 2 || Clock::now() - begin < kLongest); ++round) {
+  return BestRate(kFlops * pool->num_threads(), [&] {
     const Clock::time_point start = Clock::now();
     pool->ParallelFor(pool->num_threads(), [&](int64_t thread) {
       Multiply({kSide, kSide, kSide}, Plain(a.data(), kSide), Plain(b.data(), kSide),
                Into::kOverwrite, c.data() + thread * kSide * kSide, kSide);
     });
-    const std::chrono::duration<double> took = Clock::now() - start;
-    best = std::max(best, kFlops * pool->num_threads() / took.count());
-  }
-  return best;
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  });
 }
 
 }  // namespace spillway::trainer

@@ -7,6 +7,8 @@
 #ifndef SPILLWAY_TOOLS_TRAINER_FLOPS_H_
 #define SPILLWAY_TOOLS_TRAINER_FLOPS_H_
 
+#include <functional>
+
 #include "spillway/thread_pool.h"
 #include "tools/hf/config.h"
 #include "tools/trainer/model.h"
@@ -18,8 +20,14 @@ namespace spillway::trainer {
 // is not computed) and 12 · layers · query width · window length for attention.
 double StepFlops(const hf::ModelConfig& config, const ModelOptions& options);
 
-// Measures the operations per second of a product of fp32 matrices on all threads of the pool: the
-// best of several rounds, for about 50 ms. REQUIRES: BLAS is loaded.
+// Returns the best rate, in operations per second, of rounds of `operations` operations each.
+// `time_round` does a round and returns its seconds. The first round does not count. At least 8 more
+// are done, until 5 in a row have not improved the rate by 5%, or until all took 0.5 s together; one
+// counts in any case.
+double BestRate(double operations, const std::function<double()>& time_round);
+
+// Measures the operations per second of a product of fp32 matrices on all threads of the pool, as
+// BestRate does. REQUIRES: BLAS is loaded.
 double MeasurePeakFlops(ThreadPool* pool);
 
 }  // namespace spillway::trainer
