@@ -125,8 +125,11 @@ TEST(StepLog, ThePeopleLineSaysWhatMatters) {
   EXPECT_THAT(ToPeopleLine(record, 10),
               HasSubstr("step 3/10  loss 0.3000  norm 0.3333  lr 5e-05  scale 65536"));
   EXPECT_THAT(ToPeopleLine(record, 10), Not(HasSubstr("skipped")));
+  EXPECT_THAT(ToPeopleLine(record, 10), Not(HasSubstr("validation")));
   record.skipped = true;
   EXPECT_THAT(ToPeopleLine(record, 10), HasSubstr("skipped"));
+  record.evaluation_failed = true;
+  EXPECT_THAT(ToPeopleLine(record, 10), HasSubstr("  | the validation failed"));
 }
 
 std::string Line(int64_t step) {

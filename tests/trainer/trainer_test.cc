@@ -421,6 +421,32 @@ TEST(Trainer, EvaluatesWhenItIsTime) {
   EXPECT_EQ(summary->last_evaluation->loss, run.records[3].evaluation->loss);
 }
 
+TEST(Trainer, EachFailedEvaluationIsInItsRecordAndTheFirstSaysWhy) {
+  TrainerOptions options = SmallOptions(4);
+  options.evaluate_every = 1;
+  options.durable = false;
+  options.schedule.learning_rate = 0;
+  const auto run = RunWithABadPage(absl::UnavailableError("bad"), options);
+  run->engine.good_steps = 1;  // the step; its evaluation fails, and so does the next
+  run->engine.failures = 1;
+  const auto again = [&](const StepRecord& record) {
+    run->records.push_back(record);
+    // A step and its evaluation end two engine steps; the next evaluation is the third.
+    run->engine.good_steps = record.step == 1 ? 3 : kAlways;
+    run->engine.failures = 1;
+    return absl::OkStatus();
+  };
+  ASSERT_TRUE(run->trainer->Run(again, run->stop).ok());
+  std::vector<bool> failed;
+  std::vector<std::string> errors;
+  for (const StepRecord& record : run->records) {
+    failed.push_back(record.evaluation_failed);
+    errors.push_back(record.evaluation_error);
+  }
+  EXPECT_THAT(failed, ElementsAre(true, true, false, false));
+  EXPECT_THAT(errors, ElementsAre("bad", "", "", ""));
+}
+
 TEST(Trainer, AnEvaluationWhoseLossIsNotFiniteHasFailed) {
   TrainerOptions options = SmallOptions(1);
   options.evaluate_every = 1;

@@ -203,6 +203,7 @@ absl::Status Trainer::RunSteps(const Observer& observer, const std::atomic<bool>
         summary->last_evaluation = record.evaluation = *evaluation;
       } else if (!absl::IsCancelled(evaluation.status())) {
         summary->last_evaluation.reset();  // an earlier loss is not that of these weights
+        record.evaluation_failed = true;
         if (!std::exchange(has_failed_evaluation, true))
           record.evaluation_error = std::string(evaluation.status().message());
       }

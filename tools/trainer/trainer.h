@@ -97,8 +97,8 @@ class Trainer {
   // Trains until the schedule's end, `stop_after`, or until `stop` is true at the end of a step. A
   // run that has done all its steps counts as done, not as interrupted. Then commits if there is
   // anything to commit. If `commit_now` is true at the end of a step, sets it to false and commits.
-  // A failed evaluation does not end the run; the step's record has the reason of the first
-  // failure. Any other error ends the run, after a commit of the steps before it if that is
+  // A failed evaluation does not end the run; the step's record says so, and for the first failure
+  // why. Any other error ends the run, after a commit of the steps before it if that is
   // possible. The error's message then says which commit stands, or that there is none. After an
   // error in reading, nothing is committed unless all that the commit would hold can be read. If
   // only the last commit fails, the summary has its error.

@@ -58,7 +58,7 @@ absl::Status MetricsFile::WriteTotals(const Traffic& nvme, const Traffic& pinned
 absl::Status MetricsFile::Write(const StepRecord& record, int64_t total_steps) {
   last_ = record;
   total_steps_ = total_steps;
-  if (record.evaluation || !record.evaluation_error.empty()) evaluation_ = record.evaluation;
+  if (record.evaluation || record.evaluation_failed) evaluation_ = record.evaluation;
   Text text;
   text.Gauge("step", "Steps done, those before a resume included.",
              static_cast<double>(record.step));

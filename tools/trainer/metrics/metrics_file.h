@@ -38,7 +38,7 @@ class MetricsFile {
   OutputFile file_;
   std::optional<StepRecord> last_;
   int64_t total_steps_ = 0;
-  std::optional<Evaluation> evaluation_;  // the newest one
+  std::optional<Evaluation> evaluation_;  // the newest one; none if it failed
 };
 
 }  // namespace spillway::trainer

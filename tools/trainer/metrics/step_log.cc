@@ -131,7 +131,7 @@ std::string ToPeopleLine(const StepRecord& record, int64_t total_steps) {
   if (record.flop_utilisation > 0) {
     absl::StrAppendFormat(&line, "  mfu %.0f%%", 100 * record.flop_utilisation);
   }
-  if (!record.evaluation_error.empty()) absl::StrAppend(&line, "  | the validation failed");
+  if (record.evaluation_failed) absl::StrAppend(&line, "  | the validation failed");
   if (record.evaluation) {
     absl::StrAppendFormat(&line, "  | validation loss %.4f over %d windows",
                           record.evaluation->loss, record.evaluation->windows);

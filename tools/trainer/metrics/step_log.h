@@ -51,6 +51,7 @@ struct StepRecord {
   double flop_utilisation = 0;  // see flops.h; 0: the peak is unknown
   PlanStats plan;               // the engine's PlanStats after the step
   std::optional<Evaluation> evaluation;
+  bool evaluation_failed = false;
   std::string evaluation_error;  // set for the run's first failed evaluation only
 };
 
