@@ -4,17 +4,25 @@
 
 #include "tools/spillway/command/interrupt.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <string>
+#include <system_error>
 
+#include "tests/spillway/command.h"
+#include "tests/spillway/training.h"
 #include "tests/temp_folder.h"
+#include "tools/spillway/train/engine_flags.h"
+#include "tools/spillway/train/store_room.h"
 
 namespace spillway::command {
 namespace {
@@ -126,6 +134,95 @@ TEST(Interrupt, TheThirdEndsATidyingThatHangs) {
   EXPECT_TRUE(child.StillRuns());
   child.Press();
   EXPECT_EQ(child.ExitCode(), 130);
+}
+
+TEST(Interrupt, TheSecondTidiesAllThatIsRegistered) {
+  const test::TempFolder folder;
+  Child child([&](const Say& say) {
+    const std::atomic<bool>& interrupted = CatchInterrupts();
+    for (const char* name : {"a", "b"}) {
+      TidyOnSecondInterrupt([path = folder / name] { test::WriteFile(path, ""); });
+    }
+    SayWhenInterrupted(interrupted, say);
+  });
+  child.WaitForWord();
+  child.Press();
+  child.WaitForWord();
+  EXPECT_TRUE(child.StillRuns());
+  child.Press();
+  EXPECT_EQ(child.ExitCode(), 130);
+  EXPECT_TRUE(std::filesystem::exists(folder / "a"));
+  EXPECT_TRUE(std::filesystem::exists(folder / "b"));
+}
+
+TEST(Interrupt, TheSecondRemovesAScratchStoreAndNothingElse) {
+  const test::TempFolder folder;
+  const std::string ours = folder / "mine";
+  std::filesystem::create_directory(ours);
+  test::WriteFile(ours + "/letter", "Dear Sir");
+  Child child([&](const Say& say) {
+    const std::atomic<bool>& interrupted = CatchInterrupts();
+    EngineFlags flags;
+    flags.store = {ours, folder / "made/below"};
+    const auto engine = OpenEngine(flags, OpenMode::kScratch, StoreNeed(), interrupted);
+    if (!engine.ok()) _exit(1);
+    SayWhenInterrupted(interrupted, say);
+  });
+  child.WaitForWord();
+  EXPECT_TRUE(std::filesystem::exists(folder / "made/below/spillway-store"));
+  child.Press();
+  child.WaitForWord();
+  EXPECT_TRUE(child.StillRuns());
+  child.Press();
+  EXPECT_EQ(child.ExitCode(), 130);
+  EXPECT_FALSE(std::filesystem::exists(folder / "made"));
+  const std::filesystem::directory_iterator left(ours);
+  EXPECT_EQ(std::distance(begin(left), end(left)), 1) << "the letter alone";
+}
+
+// A pipe that is full and that nobody reads: a run blocks when it writes its first step there.
+class FullPipe {
+ public:
+  explicit FullPipe(const std::string& path) {
+    EXPECT_EQ(mkfifo(path.c_str(), 0600), 0);
+    fd_ = open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    const std::string piece(4096, ' ');
+    while (write(fd_, piece.data(), piece.size()) > 0) {
+    }
+  }
+  FullPipe(const FullPipe&) = delete;
+  FullPipe& operator=(const FullPipe&) = delete;
+  ~FullPipe() { close(fd_); }
+
+ private:
+  int fd_ = -1;
+};
+
+TEST(Interrupt, TheSecondLeavesNoScratchStoreAndNoEmptyFile) {
+  const test::Training training;
+  const FullPipe log(training.log());
+  const std::string metrics = training / "metrics";
+  const std::string trace = training / "trace";
+  test::Arguments arguments = training.TrainInStore(10);
+  arguments.insert(arguments.end(),
+                   {"--durability", "none", "--metrics-file", metrics, "--trace", trace});
+  test::Command command(arguments);
+  // A step's metrics are written before its line in the log, where the run then stays.
+  std::error_code error;
+  while (!command.has_ended() && !(std::filesystem::file_size(metrics, error) > 0 && !error))
+    usleep(1000);
+  EXPECT_TRUE(std::filesystem::exists(training.store()));
+  EXPECT_TRUE(std::filesystem::exists(trace));
+  for (int press = 0; press < 2; ++press) {
+    usleep(310'000);
+    ASSERT_FALSE(command.has_ended());
+    command.Signal(SIGINT);
+  }
+  const test::Ended ended = command.Wait();
+  EXPECT_EQ(ended.exit_code, 130) << ended.err;
+  EXPECT_FALSE(std::filesystem::exists(training.store()));
+  EXPECT_FALSE(std::filesystem::exists(trace));
+  EXPECT_GT(std::filesystem::file_size(metrics), 0U);
 }
 
 }  // namespace

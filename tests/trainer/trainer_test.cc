@@ -252,8 +252,8 @@ TEST(Trainer, AFailingObserverEndsTheRunAfterACommitOfWhatIsDone) {
   EXPECT_EQ(run.engine.commits.back().step, 1);
 }
 
-// Returns a run that commits every `commit_every` steps. From the fourth step on, leases of a weight
-// fail.
+// Returns a run that commits every `commit_every` steps. From the fourth step on, leases of a
+// weight fail.
 std::unique_ptr<TrainingRun> RunWithABadPage(const absl::Status& status, TrainerOptions options,
                                              int64_t commit_every = 2) {
   options.commit_every = commit_every;

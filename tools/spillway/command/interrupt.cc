@@ -12,9 +12,13 @@
 #include <cstdint>
 #include <initializer_list>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "src/base/mutex.h"
 #include "tools/spillway/command/exit_code.h"
 
 namespace spillway::command {
@@ -26,7 +30,8 @@ constexpr int64_t kSamePressNanoseconds = 300'000'000;
 std::atomic<bool> interrupted{false};
 std::atomic<int64_t> first_nanoseconds{0};
 std::atomic<bool> commit_requested{false};
-std::atomic<bool> may_tidy{false};  // a thread waits for `second`
+std::atomic<bool> may_tidy{false};    // a thread waits for `second`
+std::atomic<bool> tidies_now{false};  // that thread will end the process
 sem_t second;
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
 
@@ -42,6 +47,7 @@ void OnSignal(int /*signal*/) {
   if (!first_nanoseconds.compare_exchange_strong(first, now)) {
     if (now - first <= kSamePressNanoseconds) return;
     if (!may_tidy.exchange(false)) _exit(static_cast<int>(ExitCode::kInterrupted));
+    tidies_now.store(true);
     sem_post(&second);
     first_nanoseconds.store(now);  // the second interrupt may arrive twice as well
     return;
@@ -53,6 +59,29 @@ void OnSignal(int /*signal*/) {
 }
 
 void OnCommitRequest(int /*signal*/) { commit_requested.store(true); }
+
+// What the second interrupt does.
+struct Tidies {
+  base::Mutex mutex;
+  std::vector<std::function<void()>> all ABSL_GUARDED_BY(mutex);
+};
+Tidies& AllTidies() {
+  static auto* const tidies = new Tidies;
+  return *tidies;
+}
+
+void TidyWhenInterruptedAgain() {
+  while (sem_wait(&second) != 0) {  // a signal's handler ran on this thread
+  }
+  std::vector<std::function<void()>> all;
+  {
+    Tidies& tidies = AllTidies();
+    base::MutexLock lock(&tidies.mutex);
+    all = tidies.all;
+  }
+  for (const std::function<void()>& tidy : all) tidy();
+  _exit(static_cast<int>(ExitCode::kInterrupted));
+}
 
 void Handle(std::initializer_list<int> signals, void (*handler)(int)) {
   struct sigaction action = {};
@@ -75,14 +104,21 @@ const std::atomic<bool>& CatchInterrupts() {
 }
 
 void TidyOnSecondInterrupt(std::function<void()> tidy) {
+  Tidies& tidies = AllTidies();
+  base::MutexLock lock(&tidies.mutex);
+  tidies.all.push_back(std::move(tidy));
+  if (tidies.all.size() > 1) return;
   sem_init(&second, 0, 0);
-  std::thread([tidy = std::move(tidy)] {
-    while (sem_wait(&second) != 0) {  // a signal's handler ran on this thread
-    }
-    tidy();
-    _exit(static_cast<int>(ExitCode::kInterrupted));
-  }).detach();
-  may_tidy.store(true);
+  try {
+    std::thread(TidyWhenInterruptedAgain).detach();
+    may_tidy.store(true);
+  } catch (const std::system_error&) {
+    may_tidy.store(false);  // no thread can be had: the second interrupt just ends the process
+  }
+}
+
+void WaitForTidying() {
+  while (tidies_now.load()) pause();
 }
 
 std::atomic<bool>& CatchCommitRequests() {

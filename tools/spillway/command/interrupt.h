@@ -16,10 +16,13 @@ namespace spillway::command {
 // becomes true at the first of these signals.
 const std::atomic<bool>& CatchInterrupts();
 
-// From now on the second of these signals runs `tidy` before the process ends. `tidy` runs on a
-// thread of its own, while all other threads go on. A third signal ends the process at once.
-// REQUIRES: called at most once, after CatchInterrupts.
+// From now on the second of these signals runs `tidy` before the process ends, after those that
+// earlier calls gave. They run on a thread of their own, while all other threads go on. A third
+// signal ends the process at once. Thread-safe.
 void TidyOnSecondInterrupt(std::function<void()> tidy);
+// Does not return if the second signal has come and its tidying ends the process. Called before the
+// process ends in another way, because that would cut the tidying short.
+void WaitForTidying();
 
 // Handles SIGUSR1 from now on. Each SIGUSR1 sets the returned flag to true.
 std::atomic<bool>& CatchCommitRequests();

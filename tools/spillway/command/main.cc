@@ -24,6 +24,7 @@
 #include "tools/spillway/command/command_line.h"
 #include "tools/spillway/command/commands.h"
 #include "tools/spillway/command/exit_code.h"
+#include "tools/spillway/command/interrupt.h"
 
 namespace spillway::command {
 namespace {
@@ -89,6 +90,7 @@ struct Invocation {
 void* Main(void* invocation) {
   auto* const of = static_cast<Invocation*>(invocation);
   const absl::Status status = Guarded(of->argc, of->argv);
+  WaitForTidying();
   if (!status.ok()) absl::FPrintF(stderr, "spillway: %s\n", std::string(status.message()));
   of->exit_code = ExitCodeOf(status);
   return nullptr;

@@ -3,17 +3,29 @@
 #include "tools/spillway/train/run_outputs.h"
 
 #include <cstdio>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "src/base/status_macros.h"
 #include "tools/spillway/command/exit_code.h"
+#include "tools/spillway/command/interrupt.h"
 #include "tools/spillway/command/named_output.h"
 #include "tools/trainer/metrics/trace_file.h"
 
 namespace spillway::command {
 namespace {
+
+// Removes those of the files that are empty.
+void RemoveEmpty(const std::vector<std::string>& files) {
+  std::error_code error;
+  for (const std::string& file : files) {
+    if (std::filesystem::file_size(file, error) == 0 && !error)
+      std::filesystem::remove(file, error);
+  }
+}
 
 // Most steps whose records the trace holds: far more steps than the timeline's events cover.
 constexpr size_t kTraceSteps = 50'000;
@@ -22,11 +34,13 @@ constexpr size_t kTraceSteps = 50'000;
 
 absl::StatusOr<RunOutputs> RunOutputs::Open(const RunOutputFlags& flags) {
   RunOutputs outputs;
+  std::vector<std::string> made;
   const auto open = [&](const char* flag, const std::string& path,
                         const trainer::OutputFile::Kind& kind,
                         std::optional<trainer::OutputFile>* file) -> absl::Status {
     if (path.empty()) return absl::OkStatus();
     SPILLWAY_ASSIGN_OR_RETURN(*file, OpenOutput(flag, path, kind, flags.force));
+    if ((*file)->is_unused()) made.push_back(path);
     return absl::OkStatus();
   };
   std::optional<trainer::OutputFile> metrics;
@@ -42,6 +56,7 @@ absl::StatusOr<RunOutputs> RunOutputs::Open(const RunOutputFlags& flags) {
         flags.metrics));
   }
   if (metrics) outputs.metrics_.emplace(*std::move(metrics));
+  if (!made.empty()) TidyOnSecondInterrupt([made] { RemoveEmpty(made); });
   return outputs;
 }
 

@@ -35,7 +35,8 @@ struct RunOutputFlags {
 class RunOutputs {
  public:
   // Opens the files without changing their contents, because the store may still turn out to be in
-  // use. Returns the errors of OpenOutput. UsageError if the metrics file is no regular file.
+  // use. Returns the errors of OpenOutput. UsageError if the metrics file is no regular file. A
+  // second interrupt removes those that were created here and are still empty.
   static absl::StatusOr<RunOutputs> Open(const RunOutputFlags& flags);
 
   // Whether the log has steps of an earlier run. REQUIRES: Begin was not called.

@@ -44,6 +44,8 @@ class OutputFile {
   const std::string& path() const { return path_; }
   int fd() const { return fd_; }
   bool is_regular() const { return is_regular_; }
+  // Whether the file was created here and was not written, cut or replaced since.
+  bool is_unused() const { return was_made_; }
 
   // Truncates a regular file to `size_bytes`; does nothing to other files.
   absl::Status Cut(int64_t size_bytes);
