@@ -2,9 +2,11 @@
 
 #include "tools/spillway/command/progress.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
@@ -44,12 +46,22 @@ void Progress::ShowCount(uint64_t done, uint64_t total, std::string_view noun) {
   Draw(absl::StrFormat("%d of %d %s", done, total, std::string(noun)), done, total);
 }
 
+std::string CutToTerminal(std::string text) {
+  constexpr size_t kUsualColumns = 80;
+  winsize size{};
+  const bool is_known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  const size_t columns = is_known ? size.ws_col : kUsualColumns;
+  if (text.size() >= columns) text.resize(columns - 1);
+  return text;
+}
+
 void Progress::Draw(const std::string& done_of_total, uint64_t done, uint64_t total) {
   next_ = Clock::now() + (on_terminal_ ? kOnTerminal : kElsewhere);
   const double share =
       static_cast<double>(done) / static_cast<double>(std::max<uint64_t>(total, 1));
-  absl::FPrintF(stderr, "%s%s %s (%.0f%%)%s", on_terminal_ ? "\r\033[K" : "", verb_, done_of_total,
-                100 * share, on_terminal_ ? "" : "\n");
+  const std::string text = absl::StrFormat("%s %s (%.0f%%)", verb_, done_of_total, 100 * share);
+  absl::FPrintF(stderr, "%s%s%s", on_terminal_ ? "\r\033[K" : "",
+                on_terminal_ ? CutToTerminal(text) : text, on_terminal_ ? "" : "\n");
   std::fflush(stderr);
   shown_ = true;
 }

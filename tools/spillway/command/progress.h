@@ -16,6 +16,11 @@ namespace spillway::command {
 // Whether `fd` is a terminal that can move its cursor and has colours, as far as TERM tells.
 bool IsTerminal(int fd);
 
+// Returns the text, cut to fit on a line of the terminal that stderr is, so that it can be redrawn:
+// to one column less than it has, or than 80 if it does not tell. One byte of `text` takes a
+// column.
+std::string CutToTerminal(std::string text);
+
 // Externally synchronised.
 class Progress {
  public:
