@@ -193,23 +193,71 @@ TEST_F(FlagSources, AWrongValueNamesWhereItIsFrom) {
   EXPECT_THAT(line.err, AllOf(HasSubstr("--seq"), Not(HasSubstr("SPILLWAY_SEQ"))));
 }
 
+TEST_F(FlagSources, AnAlternativeFromAnEarlierSourceReplacesAValue) {
+  const std::string tokens = training_ / "tokens";
+  WriteFile(file_, "tokens = '7'\n");
+  const Arguments generate = {"generate", "--config", file_, "--print-config"};
+  for (const auto& [environment, more] :
+       {std::pair{"SPILLWAY_TOKENS=1,2", Arguments{"--tokens-file", tokens}},
+        {"SPILLWAY_TOKENS_FILE=tokens", {}}}) {
+    const Ended ended = RunInShell(environment, generate + more);
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    EXPECT_THAT(ended.out, AllOf(HasSubstr("tokens =  # not given"), HasSubstr("tokens-file = ")));
+  }
+  const Ended reverse =
+      RunInShell("SPILLWAY_TOKENS_FILE=tokens", generate + Arguments{"--tokens", "3"});
+  EXPECT_THAT(reverse.out, AllOf(HasSubstr("tokens = \"3\""), HasSubstr("# tokens-file =  #")));
+  // --place says more than its alternative.
+  WriteFile(file_, "place = 'activations=nvme,moments=nvme'\n");
+  EXPECT_THAT(
+      Print("", {"--config", file_, "--activation-tier", "pinned"}).out,
+      AllOf(HasSubstr("place = \"moments=nvme\""), HasSubstr("activation-tier = \"pinned\"")));
+  EXPECT_THAT(Print("SPILLWAY_PLACE=activations=nvme", {"--activation-tier", "pinned"}).out,
+              HasSubstr("# place =  # not given"));
+  EXPECT_THAT(Print("SPILLWAY_ACTIVATION_TIER=pinned", {"--place", "activations=nvme"}).out,
+              HasSubstr("# activation-tier =  # not given"));
+  EXPECT_THAT(Print("SPILLWAY_ACTIVATION_TIER=pinned", {"--place", "moments=nvme"}).out,
+              HasSubstr("activation-tier = \"pinned\"  # from the environment's"));
+}
+
+TEST_F(FlagSources, AnErrorOfARunNamesTheSourcesOfItsFlags) {
+  const Ended commits = RunInShell("SPILLWAY_COMMIT_EVERY=8", training_.Train(1));
+  EXPECT_EQ(commits.exit_code, 2);
+  EXPECT_THAT(commits.err, HasSubstr("; --commit-every is from the environment's "
+                                     "SPILLWAY_COMMIT_EVERY\n"));
+  const Ended line =
+      RunInShell("SPILLWAY_COMMIT_EVERY=8", training_.Train(1) + Arguments{"--commit-every", "4"});
+  EXPECT_EQ(line.exit_code, 2);
+  EXPECT_THAT(line.err, Not(HasSubstr("SPILLWAY_COMMIT_EVERY")));
+  WriteFile(file_, "activation-tier = 'pinned'\nplace = 'activations=nvme'\n");
+  const Ended pair = RunCommand(training_.Train(1) + Arguments{"--config", file_});
+  EXPECT_EQ(pair.exit_code, 2);
+  EXPECT_THAT(pair.err, AllOf(HasSubstr("contradicts"), HasSubstr("--place is from " + file_),
+                              HasSubstr("--activation-tier is from " + file_)));
+  // --lr is not --lr-scale.
+  const Ended other = RunInShell("SPILLWAY_LR=1 SPILLWAY_LR_SCALE=linear", training_.Train(1));
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.err, AllOf(HasSubstr("--lr-scale is from"), Not(HasSubstr("--lr is from"))));
+}
+
 TEST_F(FlagSources, AFileThatIsWrongIsRefused) {
-  for (const auto& [text, words] : {std::pair{"sequ = 3\n", "did you mean seq?"},
-                                    {"force = true\n", "'force' counts only on the command line"},
-                                    {"\nresume = true\n", "line 2: 'resume' counts only on"},
-                                    {"help = true\n", "'help' counts only on the command line"},
-                                    {"config = 'a'\n", "'config' counts only on the command line"},
-                                    {"print-config = true\n", "'print-config' counts only on"},
-                                    {"seq = 3\nseq = 4\n", "line 2: 'seq' is there twice"},
-                                    {"save = ['a', 'b']\n", "'save' takes one value"},
-                                    {"store = ['a,b', 'c']\n", "'store' has a comma"},
-                                    {"save = ''\njson = true\n", "--save: an empty value, from"},
-                                    {"save = \"x\n", "no closing \""},
-                                    {"save = a b\n", "text needs quotes"},
-                                    {"\xff\xfe\n", "UTF-8"},
-                                    {"seq = 3\n++", "line 2: this is no key = value"},
-                                    {"--\n", "line 1: this is no key = value"},
-                                    {"[train]\nseq = 3\n", "section"}}) {
+  for (const auto& [text, words] :
+       {std::pair{"sequ = 3\n", "did you mean seq?"},
+        {"force = true\n", "'force' counts only on the command line"},
+        {"\nresume = true\n", "line 2: 'resume' counts only on"},
+        {"help = true\n", "'help' counts only on the command line"},
+        {"config = 'a'\n", "'config' counts only on the command line"},
+        {"print-config = true\n", "'print-config' counts only on"},
+        {"seq = 3\nseq = 4\n", "line 2: 'seq' is there twice"},
+        {"save = ['a', 'b']\n", "'save' takes one value"},
+        {"store = ['a,b', 'c']\n", "'store' has a comma"},
+        {"save = ''\njson = true\n", "--save: an empty value; --save is from"},
+        {"save = \"x\n", "no closing \""},
+        {"save = a b\n", "text needs quotes"},
+        {"\xff\xfe\n", "UTF-8"},
+        {"seq = 3\n++", "line 2: this is no key = value"},
+        {"--\n", "line 1: this is no key = value"},
+        {"[train]\nseq = 3\n", "section"}}) {
     WriteFile(file_, text);
     const Ended ended = Print("", {"--config", file_});
     EXPECT_EQ(ended.exit_code, 2) << text << ended.out;

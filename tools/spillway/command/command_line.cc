@@ -182,8 +182,7 @@ absl::Status ParseCommandLine(const std::vector<std::string>& given, Run* run) {
     *run = {};
     return absl::OkStatus();
   } catch (const CLI::ParseError& error) {
-    const std::string explained = Explain(error);
-    return UsageError(explained + sources.Explain(explained));
+    return UsageError(sources.Explain(Explain(error)));
   }
   SPILLWAY_RETURN_IF_ERROR(CheckNothingLeft(app));
   const CLI::App* chosen = &app;
@@ -194,7 +193,10 @@ absl::Status ParseCommandLine(const std::vector<std::string>& given, Run* run) {
     *run = {};
     return absl::OkStatus();
   }
-  if (*run) return absl::OkStatus();
+  if (*run) {
+    *run = sources.Explained(*std::move(run));
+    return absl::OkStatus();
+  }
   std::fputs(chosen->help(chosen == &app ? "" : "spillway").c_str(), stderr);
   return UsageError(chosen == &app
                         ? "a command is needed, such as train; spillway --help lists them"

@@ -20,9 +20,11 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "src/base/status_macros.h"
 #include "tools/spillway/command/arguments.h"
 #include "tools/spillway/command/config_file.h"
@@ -182,21 +184,70 @@ absl::StatusOr<std::map<std::string, std::string>> ReadConfig(const CLI::App& co
   return file;
 }
 
-// The value of a flag that the command line does not give.
-struct Finding {
-  std::string value;
-  std::string source;  // in words
-};
-std::optional<Finding> Find(const CLI::Option& option,
-                            const std::map<std::string, std::string>& file,
-                            const std::string& from_file) {
-  const std::string variable = VariableOf(option);
-  if (const char* const value = std::getenv(variable.c_str()); value != nullptr && *value != 0) {
-    return Finding{value, absl::StrCat("from the environment's ", variable)};
+// Flag values by name, "--seq".
+using Values = std::map<std::string, std::string>;
+
+// Returns the values that the environment gives the command's flags.
+Values ReadEnvironment(const CLI::App& command) {
+  Values values;
+  for (const CLI::Option* const option : command.get_options()) {
+    if (!MayComeFromElsewhere(*option)) continue;
+    const char* const value = std::getenv(VariableOf(*option).c_str());
+    if (value != nullptr && *value != 0) values[option->get_name()] = value;
   }
-  const auto found = file.find(option.get_name());
-  if (found == file.end()) return std::nullopt;
-  return Finding{found->second, from_file};
+  return values;
+}
+
+// Two flags that say the same thing, so that one source gives at most one of them.
+struct Alternatives {
+  std::string_view flag;
+  std::string_view list;   // the other flag
+  std::string_view entry;  // how the entries of `list` begin that say it; "": all of it does
+};
+constexpr Alternatives kAlternatives[] = {{"--tokens", "--tokens-file", ""},
+                                          {"--activation-tier", "--place", "activations="}};
+
+// Returns the entries of a list that do not begin with `entry`.
+std::string Without(std::string_view entry, const std::string& list) {
+  const auto stays = [&](absl::string_view part) {
+    return !absl::StartsWith(part, absl::string_view(entry.data(), entry.size()));
+  };
+  return absl::StrJoin(absl::StrSplit(list, ',', stays), ",");
+}
+
+// Returns what a source's value of a flag still says beside the values of the sources before it;
+// none if nothing.
+std::optional<std::string> BesideEarlier(const std::string& name, std::string value,
+                                         const Values& earlier) {
+  if (earlier.contains(name)) return std::nullopt;
+  for (const auto& [flag, list, entry] : kAlternatives) {
+    if (name == flag) {
+      const auto found = earlier.find(std::string(list));
+      if (found != earlier.end() && Without(entry, found->second) != found->second)
+        return std::nullopt;
+    } else if (name == list && earlier.contains(std::string(flag))) {
+      value = Without(entry, value);
+      if (value.empty()) return std::nullopt;
+    }
+  }
+  return value;
+}
+
+using Sources = std::map<std::string, std::string>;
+
+// Returns "; --seq is from run.toml" for each flag that the message names and that has a source.
+std::string SourcesIn(const std::string& message, const Sources& sources) {
+  constexpr char kOfAName[] = "abcdefghijklmnopqrstuvwxyz0123456789-";
+  std::set<std::string> told;
+  std::string text;
+  for (size_t at = message.find("--"); at != std::string::npos;) {
+    const size_t end = std::min(message.find_first_not_of(kOfAName, at), message.size());
+    const auto found = sources.find(message.substr(at, end - at));
+    if (found != sources.end() && told.insert(found->first).second)
+      absl::StrAppend(&text, "; ", found->first, " is ", found->second);
+    at = message.find("--", end);
+  }
+  return text;
 }
 
 // Adds the variables of the flags of a command and of the commands below it.
@@ -283,26 +334,33 @@ absl::StatusOr<std::vector<std::string>> FlagSources::Complete(const CLI::App& a
   });
   if (offered == offered_.end()) return words;
   const CLI::App& command = **offered;
-  const std::map<std::string, std::string> given = FlagsIn(command, words);
+  const Values given = FlagsIn(command, words);
   // Help is printed whatever else is wrong with the flags.
   if (given.contains("--help")) return std::vector<std::string>{words.front(), "--help"};
   warnings_ = WarningsOf(app, command);
-  std::map<std::string, std::string> file;
+  Values file;
   std::string from_file;
   if (const auto path = given.find("--config"); path != given.end()) {
     from_file = absl::StrCat("from ", Readable(path->second));
     SPILLWAY_ASSIGN_OR_RETURN(file, ReadConfig(command, path->second));
   }
   std::vector<std::string> added;
-  for (const CLI::Option* const option : command.get_options()) {
-    const std::string name = option->get_name();
-    if (!MayComeFromElsewhere(*option) || given.contains(name)) continue;
-    const std::optional<Finding> found = Find(*option, file, from_file);
-    if (!found) continue;
-    source_[name] = found->source;
-    SPILLWAY_ASSIGN_OR_RETURN(const std::vector<std::string> more,
-                              WordsFor(*option, found->value, found->source));
-    added.insert(added.end(), more.begin(), more.end());
+  Values earlier = given;
+  const Values environment = ReadEnvironment(command);
+  for (const bool is_file : {false, true}) {
+    Values taken;
+    for (const auto& [name, value] : is_file ? file : environment) {
+      const std::optional<std::string> rest = BesideEarlier(name, value, earlier);
+      if (!rest) continue;
+      const CLI::Option& option = *command.get_option(name);
+      source_[name] =
+          is_file ? from_file : absl::StrCat("from the environment's ", VariableOf(option));
+      SPILLWAY_ASSIGN_OR_RETURN(const std::vector<std::string> more,
+                                WordsFor(option, *rest, source_[name]));
+      added.insert(added.end(), more.begin(), more.end());
+      taken[name] = *rest;
+    }
+    earlier.merge(taken);
   }
   // The added words go before the given ones, because the last of those may lack its value or
   // follow "--".
@@ -310,9 +368,18 @@ absl::StatusOr<std::vector<std::string>> FlagSources::Complete(const CLI::App& a
   return words;
 }
 
-std::string FlagSources::Explain(const std::string& message) const {
-  const auto found = source_.find(message.substr(0, message.find_first_of(": ")));
-  return found == source_.end() ? "" : absl::StrCat(", ", found->second);
+std::string FlagSources::Explain(std::string message) const {
+  return message + SourcesIn(message, source_);
+}
+
+Run FlagSources::Explained(Run run) const {
+  return [run = std::move(run), sources = source_] {
+    const absl::Status status = run();
+    if (ExitCodeOf(status) != ExitCode::kUsage) return status;
+    const std::string message(status.message());
+    return WithExitCode(absl::Status(status.code(), message + SourcesIn(message, sources)),
+                        ExitCode::kUsage);
+  };
 }
 
 bool FlagSources::wants_print(const CLI::App& command) const {

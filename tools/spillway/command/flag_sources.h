@@ -2,8 +2,9 @@
 //
 // Takes a command's flags from their sources. The command line has precedence over the environment
 // (SPILLWAY_SEQ is --seq), the environment over a TOML file (--config run.toml), and the file over
-// the default. --print-config writes such a file, with the source of each value beside its flag.
-// config_file.h describes the format.
+// the default. A value is not taken either if a source before it gives the flag's alternative, such
+// as --tokens-file for --tokens. --print-config writes such a file, with the source of each value
+// beside its flag. config_file.h describes the format.
 //
 // The environment and the file become words of the command line before it is parsed, so a value is
 // parsed, and refused, in the same way whatever its source.
@@ -18,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tools/spillway/command/arguments.h"
+#include "tools/spillway/command/commands.h"
 
 namespace spillway::command {
 
@@ -36,9 +38,11 @@ class FlagSources {
   // nothing: a misspelt flag, or one that counts only on the command line. Each is a line without a
   // line break.
   const std::vector<std::string>& warnings() const { return warnings_; }
-  // Returns the source of the flag that `message` begins with: ", from the environment's
-  // SPILLWAY_SEQ", or "" if the flag is from the command line.
-  std::string Explain(const std::string& message) const;
+  // Returns the message, followed by the source of each flag that it names and that is not from the
+  // command line: "; --seq is from the environment's SPILLWAY_SEQ".
+  std::string Explain(std::string message) const;
+  // Returns `run` with the messages of its usage errors explained.
+  Run Explained(Run run) const;
 
   // Whether --print-config was given. `command` is the one that was parsed.
   bool wants_print(const CLI::App& command) const;
