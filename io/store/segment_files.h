@@ -106,13 +106,6 @@ class SegmentFiles {
   void Cut(uint16_t device, uint32_t segment, uint64_t size_bytes);
   absl::StatusOr<uint64_t> CutTails();
   absl::StatusOr<uint64_t> Punch(uint16_t device, const Region& hole);
-  // Whether the file system has allocated fewer bytes for the file than the file has, so that a
-  // write may need room. False if the file cannot be asked.
-  bool HasHoles(uint16_t device, uint32_t segment) const;
-  // Allocates the extent's bytes where the file has a hole, and returns the number of bytes that
-  // the file system gave: 0 if there is no hole, or if the file system has no fallocate.
-  // ResourceExhausted if it is full; it may have given a part.
-  absl::StatusOr<uint64_t> Fill(const Extent& extent);
 
   // Records that the segment was written, so that the next Sync includes it.
   void Touch(uint16_t device, uint32_t segment) { touched_.insert({device, segment}); }

@@ -162,8 +162,8 @@ void StoreSpace::Unnamed(const Extent& extent) {
   }
 }
 
-// Takes an extent from the device's free runs; none if no run is long enough.
-absl::StatusOr<std::optional<Extent>> StoreSpace::TakeRun(uint16_t device, uint32_t size_bytes) {
+absl::StatusOr<std::optional<Extent>> StoreSpace::TakeExisting(uint16_t device,
+                                                               uint32_t size_bytes) {
   while (true) {
     if (const auto extent = extents_.TakeWritten(device, size_bytes)) return extent;
     SPILLWAY_ASSIGN_OR_RETURN(const bool loaded, LoadMore(device));
@@ -177,50 +177,6 @@ absl::StatusOr<std::optional<Extent>> StoreSpace::TakeRun(uint16_t device, uint3
   }
   // Adding a tail turned the fresh space before it into an ordinary run.
   return extents_.TakeWritten(device, size_bytes);
-}
-
-// Takes an extent from the device's free runs, without holes; none if there is none. Those whose
-// holes the disk has no room for are set aside, so that each is tried once.
-absl::StatusOr<std::optional<Extent>> StoreSpace::TakeExisting(uint16_t device,
-                                                               uint32_t size_bytes) {
-  while (true) {
-    SPILLWAY_ASSIGN_OR_RETURN(const auto extent, TakeRun(device, size_bytes));
-    if (!extent) return extent;
-    const absl::StatusOr<bool> is_whole = FillHoles(*extent);
-    if (is_whole.ok() && *is_whole) return extent;
-    extents_.Unuse(extent->size_bytes);
-    set_aside_.push_back(*extent);
-    if (!is_whole.ok()) return is_whole.status();
-  }
-}
-
-void StoreSpace::TakeBackHoles() {
-  for (const Extent& hole : set_aside_) {
-    // A damaged catalog may have freed the bytes again meanwhile.
-    if (!extents_.HasFree(hole.device, hole.segment, hole.offset, hole.size_bytes))
-      extents_.AddWritten(hole.device, hole.segment, hole.offset, hole.size_bytes);
-  }
-  set_aside_.clear();
-}
-
-// Gives a free extent the room that a hole in its place lacks. Returns false, with the hole as it
-// was, if the file system has no room beside the reserve. A file without holes costs one look at
-// it.
-absl::StatusOr<bool> StoreSpace::FillHoles(const Extent& extent) {
-  const std::pair file(extent.device, extent.segment);
-  if (whole_files_.contains(file)) return true;
-  if (!files_.HasHoles(extent.device, extent.segment)) {
-    whole_files_.insert(file);
-    return true;
-  }
-  SPILLWAY_ASSIGN_OR_RETURN(const uint64_t free_bytes, FreeBytes(extent.device));
-  const absl::StatusOr<uint64_t> filled_bytes = files_.Fill(extent);
-  if (filled_bytes.ok() && *filled_bytes <= free_bytes) return true;
-  if (!filled_bytes.ok() && !absl::IsResourceExhausted(filled_bytes.status()))
-    return filled_bytes.status();
-  SPILLWAY_RETURN_IF_ERROR(
-      files_.Punch(extent.device, {extent.segment, extent.offset, extent.size_bytes}).status());
-  return false;
 }
 
 // Returns the bytes by which the catalog and its log may still grow, beside `extent_bytes` of
@@ -282,9 +238,7 @@ absl::StatusOr<Extent> StoreSpace::Allocate(uint32_t size_bytes) {
                      std::max(options_.segment_bytes, page_bytes_), " bytes"));
   }
   if (!extents_.WithinBudget(size_bytes)) return OverBudget(size_bytes);
-  const absl::StatusOr<Extent> found = Find(size_bytes);
-  if (!found.ok()) TakeBackHoles();  // the disk may have room for the next call
-  SPILLWAY_ASSIGN_OR_RETURN(const Extent extent, found);
+  SPILLWAY_ASSIGN_OR_RETURN(const Extent extent, Find(size_bytes));
   rotation_.Took(extent.device, extent.size_bytes);
   files_.HandedOut(extent);
   return extent;
@@ -317,8 +271,7 @@ absl::StatusOr<Extent> StoreSpace::Find(uint32_t size_bytes) {
   for (uint16_t device : order) {
     if (!may_grow && grow(device).ok()) return *extents_.TakeFresh(device, size_bytes);
     // Growing another file may have turned the rest of the file before it into an ordinary run.
-    SPILLWAY_ASSIGN_OR_RETURN(const auto existing, TakeExisting(device, size_bytes));
-    if (existing) return *existing;
+    if (const auto extent = extents_.TakeWritten(device, size_bytes)) return *extent;
   }
   return NoRoom(first_error, size_bytes);
 }
@@ -364,8 +317,6 @@ uint64_t StoreSpace::available_bytes() const {
 // --- Giving back ---
 
 absl::StatusOr<uint64_t> StoreSpace::MakeHoles() {
-  whole_files_.clear();
-  TakeBackHoles();
   uint64_t bytes = 0;
   for (uint16_t device = 0; device < extents_.num_devices(); ++device) {
     for (bool more = true; more;) {

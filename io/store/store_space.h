@@ -6,8 +6,7 @@
 // left to the ledger.
 //
 // One idea: lack of room is reported when room is requested, never by a write in flight. Room for
-// the catalog's own growth is reserved, so that a full store can still commit. So the holes that a
-// trim has made are filled before an extent in them is handed out.
+// the catalog's own growth is reserved, so that a full store can still commit.
 
 #ifndef SPILLWAY_IO_STORE_STORE_SPACE_H_
 #define SPILLWAY_IO_STORE_STORE_SPACE_H_
@@ -17,9 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -87,13 +84,10 @@ class StoreSpace {
   StoreSpace(const StoreOptions& options, uint64_t used_bytes,
              const std::vector<StoreFolder>* folders, Catalog* catalog, IoEngine* io);
   absl::Status Load();
-  absl::Status LoadProfiles();
   absl::StatusOr<bool> LoadMore(uint16_t device);
   void AddFree(uint16_t device, uint32_t segment, uint64_t offset, uint64_t size_bytes);
-  absl::StatusOr<std::optional<Extent>> TakeRun(uint16_t device, uint32_t size_bytes);
   absl::StatusOr<std::optional<Extent>> TakeExisting(uint16_t device, uint32_t size_bytes);
-  absl::StatusOr<bool> FillHoles(const Extent& extent);
-  void TakeBackHoles();
+  absl::Status LoadProfiles();
   absl::StatusOr<Extent> Find(uint32_t size_bytes);
   uint64_t CatalogGrowthBytes(uint64_t extent_bytes) const;
   absl::StatusOr<uint64_t> FreeBytes(uint16_t device) const;
@@ -108,9 +102,7 @@ class StoreSpace {
   std::vector<dev_t> file_systems_;  // by folder
   SegmentFiles files_;
   ExtentAllocator extents_;
-  std::vector<Loaded> loaded_;                           // by folder
-  std::set<std::pair<uint16_t, uint32_t>> whole_files_;  // these have no holes, unless trimmed
-  std::vector<Extent> set_aside_;  // free, in holes that a full disk had no room for
+  std::vector<Loaded> loaded_;  // by folder
   std::vector<std::optional<DeviceProfile>> profiles_;
   DeviceRotation rotation_;
 };
