@@ -209,13 +209,15 @@ absl::Status Mover::EndStep() {
   const Entry entry(this);
   SPILLWAY_RETURN_IF_ERROR(WaitForTurn());
   if (plans_ != nullptr) {
+    const uint64_t run_before = pager_.plan().run();
     pager_.plan().EndStep();
     absl::Status planned = planner_.EndStep(base::Now(), pager_.pages().Now());
     planned.Update(TakeUpPlan());
     // A step that cannot be planned is served on demand, and the stats report why.
     not_planned_ = std::string(planned.message());
     rates_.EndStep(transfers().link_use());
-    Dispatch();
+    // A plan that goes on has nothing new to move.
+    if (pager_.plan().run() != run_before) Dispatch();
   }
   return pager_.TakeWriteError();
 }

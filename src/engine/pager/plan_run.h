@@ -43,6 +43,8 @@ class PlanRun {
   // A step has ended. Abandons the plan if the step was not the plan's.
   void EndStep();
   bool is_followed() const { return frames_.has_value(); }
+  // Identifies the plan that is followed, since it was last begun; 0 if none is.
+  uint64_t run() const { return frames_ ? number_ : 0; }
   // Null if no plan is followed.
   const PlanFollower* followed() const { return frames_ ? &frames_->follower() : nullptr; }
 
