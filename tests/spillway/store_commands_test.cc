@@ -420,11 +420,15 @@ TEST_F(TwoFolderCommands, AnInterruptedRemovalCanBeCompleted) {
 TEST_F(TwoFolderCommands, TheRestOfAStoreWithALostFolderCanBeRemoved) {
   for (const char* const lost : {"a", "b"}) {
     fs::remove_all(folder_ / lost);
+    const auto rest = Content(folder_.path());
+    const Ended refused = Remove();
+    EXPECT_EQ(refused.exit_code, 1);
+    EXPECT_THAT(refused.err, HasSubstr("make an empty one there"));
+    EXPECT_EQ(Content(folder_.path()), rest);
+    fs::create_directory(folder_ / lost);
     const Ended removed = Remove();
     EXPECT_EQ(removed.exit_code, 0) << removed.err;
-    EXPECT_FALSE(fs::exists(folder_ / lost));
-    fs::remove_all(folder_ / "a");
-    fs::remove_all(folder_ / "b");
+    EXPECT_TRUE(fs::is_empty(folder_ / "a") && fs::is_empty(folder_ / "b"));
     Make({folder_ / "a", folder_ / "b"});
   }
 }

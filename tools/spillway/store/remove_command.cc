@@ -12,6 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "io/store/store_folder.h"
@@ -34,7 +37,8 @@ constexpr char kDescription[] =
     "Without --yes it says what it would remove, and ends with 2. A store that a process has open "
     "is\n"
     "refused, naming the process. The folders stay, and whatever else lies in them.\n"
-    "Name all folders of the store, also one that is lost or that an interrupted removal emptied.\n"
+    "Name all folders of the store, also one that an interrupted removal emptied. For one that is\n"
+    "lost, make an empty folder and name that.\n"
     "\n"
     "Examples:\n"
     "  spillway remove run\n"
@@ -47,12 +51,17 @@ struct RemoveFlags {
   bool json = false;
 };
 
-// Opens the folders. One that is lost is only a path.
 absl::StatusOr<std::vector<StoreFolder>> OpenFolders(const std::vector<std::string>& names) {
   std::vector<StoreFolder> folders;
   for (const std::string& name : names) {
-    SPILLWAY_ASSIGN_OR_RETURN(StoreFolder folder,
-                              StoreFolder::Open(name, StoreFolder::Mode::kIfThere));
+    absl::StatusOr<StoreFolder> opened = StoreFolder::Open(name, StoreFolder::Mode::kExisting);
+    // A mistyped name must not pass for a folder that is lost.
+    if (absl::IsNotFound(opened.status()) && names.size() > 1) {
+      return absl::NotFoundError(absl::StrCat(
+          opened.status().message(),
+          "; nothing was removed. If this folder of the store is lost, make an empty one there"));
+    }
+    SPILLWAY_ASSIGN_OR_RETURN(StoreFolder folder, std::move(opened));
     for (const StoreFolder& other : folders) {
       if (!folder.IsSameAs(other)) continue;
       return absl::InvalidArgumentError(absl::StrFormat(
@@ -65,7 +74,7 @@ absl::StatusOr<std::vector<StoreFolder>> OpenFolders(const std::vector<std::stri
 
 struct LockedFolders {
   std::vector<StoreFolder> with_files;
-  std::vector<std::string> without;  // lost, or emptied by a removal that was interrupted
+  std::vector<std::string> without;  // empty: lost, or emptied by a removal that was interrupted
 };
 
 // Returns the folders, locked, if they are those of one store or hold what is left of one.
@@ -76,10 +85,7 @@ absl::StatusOr<LockedFolders> LockFolders(const std::vector<std::string>& names)
   for (size_t i = 0; i < folders.size(); ++i) {
     StoreFolder& folder = folders[i];
     const std::string& name = names[i];
-    std::vector<std::string> files;
-    if (folder.is_there()) {
-      SPILLWAY_ASSIGN_OR_RETURN(files, folder.ListStoreFiles());
-    }
+    SPILLWAY_ASSIGN_OR_RETURN(const std::vector<std::string> files, folder.ListStoreFiles());
     if (files.empty()) {
       locked.without.push_back(folder.path());
       continue;
@@ -95,8 +101,8 @@ absl::StatusOr<LockedFolders> LockFolders(const std::vector<std::string>& names)
       }
       if ((*identity)->num_folders != names.size()) {
         return absl::InvalidArgumentError(absl::StrFormat(
-            "%s is of a store that has %s; name all of them, and no others; name one that is lost "
-            "where it was",
+            "%s is of a store that has %s; name all of them, and no others. For one that is lost, "
+            "name an empty folder",
             name, base::FormatCount((*identity)->num_folders, "folder")));
       }
       first.emplace(name, **identity);
@@ -134,7 +140,7 @@ absl::Status RunRemove(const RemoveFlags& flags) {
   }
   SPILLWAY_RETURN_IF_ERROR(folders.status());
   for (const std::string& path : folders->without)
-    absl::FPrintF(stderr, "note: %s has nothing of the store, or is lost\n", path);
+    absl::FPrintF(stderr, "note: %s has nothing of the store\n", path);
   std::vector<std::string> files;
   for (const StoreFolder& folder : folders->with_files) {
     SPILLWAY_ASSIGN_OR_RETURN(const auto here, folder.ListStoreFiles());
