@@ -21,9 +21,9 @@ namespace spillway::trainer {
 double StepFlops(const hf::ModelConfig& config, const ModelOptions& options);
 
 // Returns the best rate, in operations per second, of rounds of `operations` operations each.
-// `time_round` does a round and returns its seconds. The first round does not count. At least 8 more
-// are done, until 5 in a row have not improved the rate by 5%, or until all took 0.5 s together; one
-// counts in any case.
+// `time_round` does a round and returns its seconds. The first round does not count. At least 8
+// more are done, until 5 in a row have not improved the rate by 5%, or until all took 0.5 s
+// together; one counts in any case.
 double BestRate(double operations, const std::function<double()>& time_round);
 
 // Measures the operations per second of a product of fp32 matrices on all threads of the pool, as

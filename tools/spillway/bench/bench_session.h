@@ -47,7 +47,8 @@ class BenchProgress {
     const std::string text =
         all == 0 ? what
                  : absl::StrCat("[", done, done < all ? absl::StrCat("/", all) : "", "] ", what);
-    absl::FPrintF(stderr, "%s%s%s", terminal_ ? "\r\033[K" : "", text, terminal_ ? "" : "\n");
+    absl::FPrintF(stderr, "%s%s%s", terminal_ ? "\r\033[K" : "",
+                  terminal_ ? CutToTerminal(text) : text, terminal_ ? "" : "\n");
     std::fflush(stderr);
   }
   void Clear() {
