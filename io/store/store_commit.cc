@@ -79,7 +79,10 @@ absl::StatusOr<CatalogCommit> StoreImpl::WriteChanges(std::string_view user_stat
   SPILLWAY_RETURN_IF_ERROR(change->RemoveTensors(removed));
   SPILLWAY_RETURN_IF_ERROR(CheckNoPageIsLost());
   absl::StatusOr<CatalogCommit> finished = change->FinishCommit(user_state);
-  if (!finished.ok() && change->may_be_durable()) ledger_.CommitInDoubt();
+  if (!finished.ok()) {
+    if (change->may_be_durable()) ledger_.CommitInDoubt();
+    SPILLWAY_RETURN_IF_ERROR(CheckFoldersAreThere());  // it says more than SQLite does
+  }
   SPILLWAY_ASSIGN_OR_RETURN(CatalogCommit commit, std::move(finished));
   space_->files().Flushed();
   // The catalog now counts the pages of packs that were counted here.

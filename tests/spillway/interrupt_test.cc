@@ -5,6 +5,7 @@
 #include "tools/spillway/command/interrupt.h"
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -14,15 +15,12 @@
 #include <atomic>
 #include <filesystem>
 #include <functional>
-#include <iterator>
 #include <string>
 #include <system_error>
 
 #include "tests/spillway/command.h"
 #include "tests/spillway/training.h"
 #include "tests/temp_folder.h"
-#include "tools/spillway/train/engine_flags.h"
-#include "tools/spillway/train/store_room.h"
 
 namespace spillway::command {
 namespace {
@@ -155,31 +153,6 @@ TEST(Interrupt, TheSecondTidiesAllThatIsRegistered) {
   EXPECT_TRUE(std::filesystem::exists(folder / "b"));
 }
 
-TEST(Interrupt, TheSecondRemovesAScratchStoreAndNothingElse) {
-  const test::TempFolder folder;
-  const std::string ours = folder / "mine";
-  std::filesystem::create_directory(ours);
-  test::WriteFile(ours + "/letter", "Dear Sir");
-  Child child([&](const Say& say) {
-    const std::atomic<bool>& interrupted = CatchInterrupts();
-    EngineFlags flags;
-    flags.store = {ours, folder / "made/below"};
-    const auto engine = OpenEngine(flags, OpenMode::kScratch, StoreNeed(), interrupted);
-    if (!engine.ok()) _exit(1);
-    SayWhenInterrupted(interrupted, say);
-  });
-  child.WaitForWord();
-  EXPECT_TRUE(std::filesystem::exists(folder / "made/below/spillway-store"));
-  child.Press();
-  child.WaitForWord();
-  EXPECT_TRUE(child.StillRuns());
-  child.Press();
-  EXPECT_EQ(child.ExitCode(), 130);
-  EXPECT_FALSE(std::filesystem::exists(folder / "made"));
-  const std::filesystem::directory_iterator left(ours);
-  EXPECT_EQ(std::distance(begin(left), end(left)), 1) << "the letter alone";
-}
-
 // A pipe that is full and that nobody reads: a run blocks when it writes its first step there.
 class FullPipe {
  public:
@@ -198,7 +171,7 @@ class FullPipe {
   int fd_ = -1;
 };
 
-TEST(Interrupt, TheSecondLeavesNoScratchStoreAndNoEmptyFile) {
+TEST(Interrupt, TheSecondNamesAScratchStoreAndLeavesNoEmptyFile) {
   const test::Training training;
   const FullPipe log(training.log());
   const std::string metrics = training / "metrics";
@@ -220,7 +193,8 @@ TEST(Interrupt, TheSecondLeavesNoScratchStoreAndNoEmptyFile) {
   }
   const test::Ended ended = command.Wait();
   EXPECT_EQ(ended.exit_code, 130) << ended.err;
-  EXPECT_FALSE(std::filesystem::exists(training.store()));
+  EXPECT_THAT(ended.err, ::testing::HasSubstr("'spillway remove " + training.store() + " --yes'"));
+  EXPECT_EQ(test::RunCommand({"remove", training.store(), "--yes"}).exit_code, 0);
   EXPECT_FALSE(std::filesystem::exists(trace));
   EXPECT_GT(std::filesystem::file_size(metrics), 0U);
 }

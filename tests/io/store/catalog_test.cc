@@ -396,6 +396,7 @@ TEST_F(CatalogTest, AnUnfinishedOneIsMadeAgain) {
   std::ofstream(path_ + ".new-journal") << "half";
   Make();
   EXPECT_TRUE(ReadAll().ok()) << ReadAll();
+  ASSERT_TRUE((*Catalog::Open(path_))->Accept().ok());
   EXPECT_EQ(FilesIn(folder_.path()), std::vector<std::string>{"catalog.sqlite"});
 }
 

@@ -46,10 +46,11 @@ void OnSignal(int /*signal*/) {
   const int64_t now = NowNanoseconds();
   if (!first_nanoseconds.compare_exchange_strong(first, now)) {
     if (now - first <= kSamePressNanoseconds) return;
-    if (!may_tidy.exchange(false)) _exit(static_cast<int>(ExitCode::kInterrupted));
+    // The second interrupt may arrive twice as well, on two threads at once.
+    if (!first_nanoseconds.compare_exchange_strong(first, now)) return;
     tidies_now.store(true);
+    if (!may_tidy.exchange(false)) _exit(static_cast<int>(ExitCode::kInterrupted));
     sem_post(&second);
-    first_nanoseconds.store(now);  // the second interrupt may arrive twice as well
     return;
   }
   interrupted.store(true);

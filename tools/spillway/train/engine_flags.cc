@@ -196,11 +196,10 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, Ope
   options.announce = [](std::string_view text) {
     absl::FPrintF(stderr, "note: %s\n", std::string(text));
   };
-  const std::vector<std::string> made = MissingFolders(flags.store);
+  if (mode == OpenMode::kScratch && !flags.store.empty())
+    NameScratchStoreOnSecondInterrupt(flags.store);
   absl::StatusOr<std::unique_ptr<Engine>> engine = engine::OpenEngine(
       std::move(options), {.policy = flags.policy.value_or(plan::Policy::kPlanned)});
-  if (engine.ok() && mode == OpenMode::kScratch && !flags.store.empty())
-    RemoveOnSecondInterrupt(flags.store, made);
   if (engine.ok()) return engine;
   const absl::Status status = InFlags(engine.status());
   // An argument that Open finds invalid was given by a flag, so it is a usage error.

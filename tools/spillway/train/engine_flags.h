@@ -62,8 +62,8 @@ absl::Status CheckRoom(const EngineFlags& flags, const hf::ModelConfig& config,
                        const trainer::ModelOptions& options, const StoreNeed& need);
 
 // Opens the engine. Reports on stderr what the machine could not provide, and flags that do
-// nothing. Cancelled if `stop` becomes true while devices are measured. A second interrupt removes
-// the store that kScratch makes.
+// nothing. Cancelled if `stop` becomes true while devices are measured. A second interrupt names
+// a scratch store that it leaves.
 absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, OpenMode mode,
                                                    const StoreNeed& need,
                                                    const std::atomic<bool>& stop);
