@@ -104,8 +104,25 @@ class DeepSpeedTest(TorchTest):
             with self.assertWarns(UserWarning):
                 settings = st.from_deepspeed({"optimizer": {"type": kind, "params": given}})
             self.assertIs(settings.optimizer, rule)
-            self.assertEqual(settings.without_counterpart, [f"optimizer.params.{word}" for word in missing])
+            self.assertEqual([each for each in settings.without_counterpart if "coeff" not in each],
+                             [f"optimizer.params.{word}" for word in missing])
             rule(make_params(), **settings.optimizer_arguments)
+
+    def test_defaults_are_those_of_deepspeed(self):
+        for kind, lr, betas, eps in (("AdamW", 1e-3, (0.9, 0.999), 1e-8), ("Adam", 1e-3, (0.9, 0.999), 1e-8),
+                                     ("Lion", 1e-3, (0.9, 0.999), None), ("Lamb", 1e-3, (0.9, 0.999), 1e-8)):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                settings = st.from_deepspeed({"optimizer": {"type": kind}})
+            with settings.open(pinned="1MiB") as run:
+                group = settings.optimizer(make_params(), store=run, **settings.optimizer_arguments).param_groups[0]
+                self.assertEqual((group["lr"], group["betas"], group.get("eps"), group["weight_decay"]), (lr, betas, eps, 0), kind)
+
+    def test_lamb_is_told_to_have_no_limits_of_its_ratio(self):
+        for params, limits in (({}, "0.01 to 10.0"), ({"max_coeff": 0.3, "min_coeff": "auto"}, "0.01 to 0.3")):
+            with self.assertWarnsRegex(UserWarning, "min_coeff and max_coeff.*" + limits):
+                settings = st.from_deepspeed({"optimizer": {"type": "Lamb", "params": params}})
+            self.assertEqual(len(settings.without_counterpart), 1)
 
 
 if __name__ == "__main__":

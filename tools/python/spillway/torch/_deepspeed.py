@@ -18,6 +18,10 @@ _RULES = {"adamw": _rules.AdamW, "adam": _rules.Adam, "lion": _rules.Lion, "sgd"
 _ADAM = ("lr", "betas", "eps", "weight_decay")
 _PARAMETERS = {"adamw": _ADAM, "adam": _ADAM, "lion": ("lr", "betas", "weight_decay"),
                "sgd": ("lr", "momentum", "weight_decay"), "lamb": _ADAM}
+# DeepSpeed's defaults, where those of the classes differ.
+_DEFAULTS = {kind: {"weight_decay": 0.0} for kind in _RULES}
+_DEFAULTS["lion"] |= {"lr": 1e-3, "betas": (0.9, 0.999)}
+_DEFAULTS["lamb"] |= {"eps": 1e-8}
 # Keys for what the trainer does itself, through settings of its own.
 _TRAINERS = {"gradient_clipping", "gradient_accumulation_steps", "train_batch_size", "train_micro_batch_size_per_gpu", "fp16",
              "bf16", "steps_per_print", "wall_clock_breakdown", "scheduler", "zero_allow_untested_optimizer",
@@ -142,7 +146,11 @@ def _read_optimizer(optimizer: dict[str, Any], settings: DeepSpeedSettings) -> N
         if kind == "adam" and is_decoupled:
             kind = "adamw"  # in DeepSpeed, too, Adam is AdamW by default
     settings.optimizer = _RULES[kind]
-    settings.optimizer_arguments["weight_decay"] = 0.0  # DeepSpeed's default
+    settings.optimizer_arguments = dict(_DEFAULTS[kind])
+    if kind == "lamb":
+        limits = [parameters.pop(word, default) for word, default in (("min_coeff", 0.01), ("max_coeff", 10.0))]
+        settings.without_counterpart.append("optimizer.params.min_coeff and max_coeff, which limit the ratio of the norms to "
+                                            f"{limits[0]} to {limits[1]}: spillway.torch.LAMB does not limit it")
     for word, value in parameters.items():
         place = f"optimizer.params.{word}"
         if word not in _PARAMETERS[kind]:
