@@ -55,7 +55,8 @@ def from_deepspeed(config: dict[str, Any] | str | os.PathLike[str]) -> DeepSpeed
             raise spillway.InvalidArgument(f"{os.fspath(config)} is not a file of JSON: {error}") from None
     settings = DeepSpeedSettings()
     missing = settings.without_counterpart
-    for key, value in _object(config, "the DeepSpeed configuration").items():
+    _expect(isinstance(config, dict), "the DeepSpeed configuration", config, "a JSON object")
+    for key, value in config.items():
         if key == "zero_optimization":
             _read_zero(_object(value, key), settings)
         elif key == "aio":
@@ -66,7 +67,7 @@ def from_deepspeed(config: dict[str, Any] | str | os.PathLike[str]) -> DeepSpeed
         elif key in _TRAINERS:
             settings.trainers.append(key)
         else:
-            missing.append(key)
+            missing.append(str(key))
     if missing:
         warnings.warn("spillway.torch.from_deepspeed: no counterpart for " + "; ".join(missing), stacklevel=2)
     return settings
@@ -104,7 +105,7 @@ def _read_zero(zero: dict[str, Any], settings: DeepSpeedSettings) -> None:
             if value is not None:
                 _read_offload(_object(value, place), place, key == "offload_param", settings)
         elif key == "stage":  # stages divide state among processes; here one process holds all of it
-            _expect(type(value) is int and 0 <= value <= 3, place, value, "0, 1, 2 or 3")
+            _expect(_is_number(value) and value in (0, 1, 2, 3), place, value, "0, 1, 2 or 3")
         else:
             settings.without_counterpart.append(place)
 
