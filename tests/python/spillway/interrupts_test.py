@@ -3,6 +3,7 @@
 
 import contextlib
 import ctypes
+import faulthandler
 import gc
 import inspect
 import os
@@ -164,7 +165,7 @@ class InterruptsTest(unittest.TestCase):
             self.assertEqual(read.count(byte), len(read))
 
     def test_a_signal_at_any_time_ends_a_registration_and_is_raised_or_all_bytes_are_right(self):
-        chance = random.Random(draw_seed())
+        chance, hook = random.Random(draw_seed()), sys.unraisablehook
         self.handle(signal.SIGINT, signal.default_int_handler)
         self.handle(signal.SIGALRM, raise_alarm)
         main = threading.main_thread().ident
@@ -195,17 +196,20 @@ class InterruptsTest(unittest.TestCase):
             self.assert_filled("w", byte)
             with contextlib.suppress(spillway.NotFound):
                 self.engine.forget("w")
-            self.assertIs(signal.getsignal(number), raise_alarm if error is Alarm else signal.default_int_handler)
+            self.assertIs(sys.unraisablehook, hook)
 
     def register_with(self, before, fill, tiles=4):
         """Registers a tensor of so many tiles. `before` runs where Python may raise before the reader's first statement."""
-        reader = _reader.READER
+        def trace(frame, event, _):
+            if (frame.f_code.co_filename, frame.f_code.co_name, event) == (_reader.__file__, "read", "call"):
+                before()
 
-        def broken_off(read):
-            return reader(lambda *arguments: (before(), read(*arguments))[1])
-
-        with mock.patch.object(_reader, "READER", broken_off), mock.patch.object(sys, "unraisablehook"):
+        tracing = sys.gettrace()
+        sys.settrace(trace)
+        try:
             return self.engine.register("w", "u8", (tiles, 4096), tile_rows=1, data=fill)
+        finally:
+            sys.settrace(tracing)
 
     def test_a_handler_that_raises_before_the_reader_begins_is_raised_by_the_call(self):
         self.handle(signal.SIGALRM, raise_alarm)
@@ -213,21 +217,135 @@ class InterruptsTest(unittest.TestCase):
         for number, error in ((signal.SIGALRM, Alarm), (signal.SIGINT, KeyboardInterrupt)):
             for at in range(4):
                 filled = []
-                with self.assertRaises(error):
+                with self.assertRaises(error), mock.patch.object(sys, "unraisablehook") as hook:
                     self.register_with(lambda: len(filled) == at and signal.raise_signal(number),
                                        lambda offset, _: filled.append(offset))
                 self.assertEqual(len(filled), at)
+                hook.assert_not_called()
                 with self.assertRaises(spillway.NotFound):
                     self.engine.find("w")
+
+    def test_of_two_signals_whose_handlers_raise_the_last_is_raised_and_has_the_first_as_its_context(self):
+        self.handle(signal.SIGINT, signal.default_int_handler)
+        self.handle(signal.SIGALRM, raise_alarm)
+        both = (signal.SIGINT, signal.SIGALRM)
+
+        def receive_both():  # at once, so that SIGALRM's handler has not run when SIGINT's raises
+            signal.pthread_sigmask(signal.SIG_BLOCK, both)
+            for number in both:
+                signal.pthread_kill(threading.get_ident(), number)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, both)
+
+        def fill(*_):
+            try:
+                raise Alarm
+            finally:
+                signal.raise_signal(signal.SIGINT)
+
+        loses_second = sys.version_info >= (3, 13)  # _reader.py
+        for before, data, last, first in ((receive_both, lambda *_: None, *((KeyboardInterrupt, type(None)) if loses_second
+                                                                            else (Alarm, KeyboardInterrupt))),
+                                          (lambda: None, fill, KeyboardInterrupt, Alarm)):
+            with self.assertRaises(last) as raised:
+                self.register_with(before, data)
+            self.assertIsInstance(raised.exception.__context__, first)
+            with self.assertRaises(spillway.NotFound):
+                self.engine.find("w")
+
+    def test_a_handler_may_be_broken_off_by_another(self):
+        caught = []
+
+        def handler(*_):
+            try:
+                signal.raise_signal(signal.SIGALRM)
+            except Alarm:
+                caught.append(1)
+
+        self.handle(signal.SIGALRM, raise_alarm)
+        self.handle(signal.SIGTERM, handler)
+        self.register_with(lambda: signal.raise_signal(signal.SIGTERM), lambda *_: None)
+        self.assertEqual(len(caught), 4)
 
     def test_a_reader_that_does_not_begin_fails_the_call(self):
         def recursion():
             raise RecursionError
 
-        with self.assertRaisesRegex(spillway.Cancelled, "did not begin"):
-            self.register_with(recursion, lambda *_: None)
+        errors = []
+
+        def register():
+            try:
+                self.register_with(recursion, lambda *_: None)
+            except Exception as error:
+                errors.append(error)
+
+        register()
+        thread = threading.Thread(target=register)
+        with mock.patch.object(sys, "unraisablehook"):
+            thread.start()
+            thread.join()
+        self.assertIsInstance(errors[0], RecursionError)
+        self.assertIsInstance(errors[1], spillway.Cancelled)
+        self.assertIn("did not begin", str(errors[1]))
         with self.assertRaises(spillway.NotFound):
             self.engine.find("w")
+
+    def test_what_python_ignores_elsewhere_reaches_its_hook(self):
+        class Broken:
+            def __del__(self):
+                raise Alarm
+
+        found = []
+
+        def fill(*_):
+            found.append(sys.unraisablehook)
+            Broken()
+
+        ignored = []
+        with mock.patch.object(sys, "unraisablehook", lambda each: ignored.append(type(each.exc_value))):
+            hook = sys.unraisablehook
+            self.register_with(lambda: None, fill, tiles=2)
+            self.assertEqual(ignored, [Alarm, Alarm])
+            self.assertIs(sys.unraisablehook, hook)
+            found[0](mock.Mock(exc_value=KeyError()))  # as what was installed meanwhile, and passes on to the hook it found
+            self.assertEqual(ignored[2:], [KeyError])
+
+    def test_a_registration_leaves_what_listens_to_signals_in_c(self):
+        with open(self.folder / "dump", "w+") as file:
+            self.handle(signal.SIGUSR1, raise_alarm)
+            faulthandler.register(signal.SIGUSR1, file)
+            self.addCleanup(faulthandler.unregister, signal.SIGUSR1)
+            self.engine.register("w", "u8", (10,), data=bytes(10))
+            os.kill(os.getpid(), signal.SIGUSR1)
+            file.seek(0)
+            self.assertIn("test_a_registration_leaves", file.read())
+
+    def test_the_data_is_dropped_without_the_garbage_collector(self):
+        class Source(bytearray):
+            pass
+
+        def fail(*_):
+            raise Alarm
+
+        self.handle(signal.SIGALRM, raise_alarm)
+        gc.collect()
+        gc.disable()
+        self.addCleanup(gc.enable)
+        source = Source(10)
+        dropped = [weakref.ref(source)]
+        self.engine.register("v", "u8", (10,), data=source)
+        del source
+        for before, read in ((lambda: None, fail), (lambda: signal.raise_signal(signal.SIGALRM), fail)):
+            source = Source(10)
+
+            def fill(*_, held=source):
+                read()
+
+            dropped.append(weakref.ref(source))
+            with contextlib.suppress(Alarm):
+                self.register_with(before, fill)
+                self.fail("no exception")
+            del source, fill
+        self.assertEqual([ref() for ref in dropped], [None] * 3)
 
     def test_a_handler_that_raises_within_data_is_raised_there(self):
         self.handle(signal.SIGALRM, raise_alarm)
@@ -272,7 +390,6 @@ class InterruptsTest(unittest.TestCase):
         for name in ("inner", "outer"):
             with self.assertRaises(spillway.NotFound):
                 self.engine.find(name)
-        self.assertIs(signal.getsignal(signal.SIGALRM), raise_alarm)
 
     def test_another_thread_registers(self):
         ids = []

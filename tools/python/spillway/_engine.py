@@ -315,7 +315,8 @@ class Engine:
         """Registers a tensor and returns its id. A tensor that the last commit holds has the bytes of that commit. A new
         tensor is zeros, or is filled from `data`: a buffer of its bytes, or a function data(offset, out) that fills the
         memoryview `out` with the tensor's bytes from `offset` on. If the function raises, or a signal handler before all is
-        filled, the tensor is not registered."""
+        filled, the tensor is not registered. If a signal handler raises later, this raises as well, but the tensor is
+        registered. Exceptions that Python ignores meanwhile reach sys.unraisablehook when the call returns."""
         dimensions = [whole_number(dimension, f"a dimension of {name!r}", 2**63 - 1, -2**63) for dimension in shape]
         spec = new(TensorSpec, library.spw_tensor_spec_init)
         spec.name = text_of(name, "the name of a tensor")
