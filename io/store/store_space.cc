@@ -88,7 +88,8 @@ absl::Status StoreSpace::LoadProfiles() {
     if (options_.announce) {
       options_.announce(absl::StrCat("the calibration in ", catalog_->path(),
                                      " is damaged, so the store counts as not calibrated; "
-                                     "calibrate it again (spillway fsck names the damage)"));
+                                     "calibrate it again, as with --calibrate now (spillway fsck "
+                                     "names the damage)"));
     }
     profiles = std::vector<std::optional<DeviceProfile>>(folders_->size());
   }

@@ -103,8 +103,8 @@ class Lease:
     """A hold on one tile. The tile's bytes are contiguous and stay where they are until the lease ends.
 
     A lease is a context manager, a buffer (`memoryview(lease)`, of bytes) and a DLPack exporter. `torch.from_dlpack(lease)`
-    takes the lease over: it ends with the tensor. A view of the buffer is void once the lease has ended, and in a process
-    that was forked from the engine's, where an access to the buffer may end the process. A lease that nothing refers to any
+    takes the lease over: it ends with the tensor. A view of the buffer is void once the lease has ended. It is also void in
+    a process that was forked from the engine's: an access there may end the process. A lease that nothing refers to any
     more ends as well. A lease that was acquired with a stream ends when the work launched there so far has run, unless
     release() or __dlpack__() is given another stream. A lease keeps its engine and its stream alive until it ends. `id`,
     `tile` and `size_bytes` say what it is a lease on.
@@ -314,9 +314,10 @@ class Engine:
                  transient: bool = False, data: Any = None) -> int:
         """Registers a tensor and returns its id. A tensor that the last commit holds has the bytes of that commit. A new
         tensor is zeros, or is filled from `data`: a buffer of its bytes, or a function data(offset, out) that fills the
-        memoryview `out` with the tensor's bytes from `offset` on. If the function raises, or a signal handler before all is
-        filled, the tensor is not registered. If a signal handler raises later, this raises as well, but the tensor is
-        registered. Exceptions that Python ignores meanwhile reach sys.unraisablehook when the call returns."""
+        memoryview `out` with the tensor's bytes from `offset` on. If the function raises, or if a signal handler raises
+        before the tensor is filled, this raises that exception and the tensor is not registered. If a signal handler raises
+        after that, this raises its exception, but the tensor is registered. In the main thread, other exceptions that Python
+        ignores during the call reach sys.unraisablehook when it returns."""
         dimensions = [whole_number(dimension, f"a dimension of {name!r}", 2**63 - 1, -2**63) for dimension in shape]
         spec = new(TensorSpec, library.spw_tensor_spec_init)
         spec.name = text_of(name, "the name of a tensor")

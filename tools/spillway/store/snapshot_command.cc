@@ -55,7 +55,7 @@ constexpr char kList[] =
 constexpr char kCreate[] =
     "Keep the last commit under a label, of 1 to 128 letters, digits, '.', '_' and '-'.\n"
     "\n"
-    "It does not begin with '-'.\n"
+    "A label must not begin with '-', because it would be taken for an option.\n"
     "\n"
     "Examples:\n"
     "  spillway snapshot create run step-400\n";

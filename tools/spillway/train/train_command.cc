@@ -68,10 +68,9 @@ constexpr char kDescription[] =
     "them\n"
     "  spillway train ... --metrics-file /var/lib/node_exporter/spillway.prom    # Prometheus\n"
     "\n"
-    "Of a step's line: nvme is what crossed in the step, a second; stall the time in which it "
-    "waited\n"
-    "for bytes; mfu (model FLOP utilisation) the model's operations a second, as a share of what\n"
-    "matrix products alone reach here.\n";
+    "In the line of a step, nvme is the rate at which bytes went to and from NVMe, and stall is\n"
+    "the time that the step waited for bytes. mfu (model FLOP utilisation) compares the model's\n"
+    "operations a second with those of matrix products alone, measured here at the start.\n";
 
 // The files that are read before the store is touched.
 struct Inputs {

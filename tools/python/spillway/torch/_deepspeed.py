@@ -47,7 +47,10 @@ class DeepSpeedSettings:
 
 def from_deepspeed(config: dict[str, Any] | str | os.PathLike[str]) -> DeepSpeedSettings:
     """Reads a DeepSpeed configuration from a dict or a JSON file: offload_optimizer, offload_param, nvme_path, pin_memory,
-    aio and optimizer. Keys that have no counterpart are listed in `without_counterpart`, and a warning names them."""
+    aio and optimizer. The optimizer is AdamW, Adam, Lion, SGD or LAMB; what the configuration leaves out has DeepSpeed's
+    default. LAMB does not limit the ratio of the norms (min_coeff, max_coeff). Keys that have no counterpart are listed in
+    `without_counterpart`, and a warning names them. Raises InvalidArgument, which names the key, for a value that is not
+    valid."""
     if isinstance(config, (str, os.PathLike)):
         try:
             config = json.loads(pathlib.Path(config).read_text())
