@@ -28,7 +28,9 @@
 //   ResourceExhausted      a budget is too small: the message names the tensor, the tier, what was
 //                          asked and what would fit. Or the system has no room on a disk, memory,
 //                          threads or open files left: the message names the errno
-//   DataLoss               a checksum did not match
+//   DataLoss               a checksum did not match, or the store's files are damaged or missing,
+//   or
+//                          do not belong together (io/FORMAT.md)
 //   Unavailable, Internal  the operating system refused: the message names the errno, the file and
 //                          the offset
 //   Cancelled              this thread's interrupt ended the call (interrupt.h), or
@@ -136,8 +138,9 @@ struct EngineOptions {
   uint64_t timeline_events = 0;
   // When it becomes true, Open soon stops a calibration and fails with Cancelled. May be null.
   const std::atomic<bool>* stop = nullptr;
-  // Called once for each thing that the machine could not provide (see EngineStats::fallbacks). It
-  // may run on any thread, the engine's included, and must not call the engine. May be empty.
+  // Called once for each thing that the machine could not provide, or that is wrong with the store
+  // and does not end the call, such as a damaged calibration (see EngineStats::fallbacks). It may
+  // run on any thread, the engine's included, and must not call the engine. May be empty.
   std::function<void(std::string_view)> announce;
 };
 
@@ -253,7 +256,9 @@ class SPILLWAY_EXPORT Engine {
   // long as readers' leases of the tile overlap.
   virtual absl::StatusOr<Lease> Acquire(TileRef tile, Access access, Stream* stream = nullptr) = 0;
   // Leases a tile in pinned memory, for work of the CPU, such as the optimizer's. Otherwise like
-  // Acquire.
+  // Acquire. If a lease with kDiscard fails because pinned memory could not be registered with the
+  // device, the tile has the bytes that it had on NVMe if these were the newest, else it reads as
+  // zeros.
   virtual absl::StatusOr<Lease> AcquireHost(TileRef tile, Access access) = 0;
 
   // Declares future uses, in order; they follow the uses that were declared before. The engine

@@ -16,6 +16,9 @@
  * Threads: any call may be made from any thread, unless its comment says otherwise. Only the
  * function given to spw_stream_launch, and `announce`, may run on a thread of the engine; neither
  * may call the engine.
+ * Forks: in a process that was forked from the one that opened the engine, calls that return a
+ * status fail with SPW_FAILED_PRECONDITION. An address that spw_lease_data returns there must not
+ * be used: an access may end the process.
  *
  *   spw_engine_options options;
  *   spw_engine_options_init(&options, sizeof options);
@@ -137,9 +140,10 @@ SPW_EXPORT void spw_tensor_spec_init(spw_tensor_spec* spec, size_t size);
 typedef int (*spw_reader)(void* user, uint64_t offset, void* out, size_t bytes);
 
 /* A reader for languages in which a function may end before it has a result, as a ctypes callback
- * in Python does if an exception is raised before its first statement. It sets `is_done` to 1 when
- * `out` is filled, and what it returns is ignored. Give spw_register spw_read_confirmed and the
- * address of this struct. */
+ * in Python does if an exception is raised before its first statement. `read` sets `is_done` of
+ * this struct, which it can reach through `user`, to 1 when `out` is filled; what it returns is
+ * ignored. Call spw_register with spw_read_confirmed as the reader and the address of this struct
+ * as `user`. */
 typedef struct {
   spw_reader read;
   void* user;

@@ -48,7 +48,8 @@ struct PlanStats {
   uint64_t nvme_bytes_bound = 0;  // the lower bound over the NVMe edge alone
   // For the last step, in seconds; zeros if no plan was made for it. `time_bound_seconds` is a
   // lower bound of its time, given the time that it computed between its leases (commits left out)
-  // and the best rates that links, copies and checksums have sustained in this run.
+  // and the rates that links, copies and checksums have sustained in this run, or have reached in
+  // this step if it used them only briefly (src/plan/MODEL.md).
   // `compute_seconds` is the computing alone. `transfer_seconds` is the lower bound if computing
   // took no time.
   double time_bound_seconds = 0;
@@ -81,7 +82,8 @@ struct EngineStats {
   PlanStats plan;
   Placement placement = {};  // EngineOptions::placement
 
-  // What the machine could not provide, as text ("io_uring unavailable (EPERM): using threads").
+  // What the machine could not provide, or is wrong with the store and ended no call, as text
+  // ("io_uring unavailable (EPERM): using threads").
   // Each entry is announced once (EngineOptions::announce).
   std::vector<std::string> fallbacks;
   std::string io_engine;  // "uring" or "posix"; empty without a store

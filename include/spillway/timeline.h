@@ -61,8 +61,10 @@ struct TimelineEvent {
   MoveReason reason = MoveReason::kLease;
   StallCause cause = StallCause::kNvme;
   Tier tier = Tier::kDevice;
-  bool failed = false;      // the transfer ended with an error; its bytes do not count
-  uint16_t thread = 0;      // for kCompute, kStall, kFlush, kCommit: the caller's number, from 0
+  bool failed = false;  // the transfer ended with an error; its bytes do not count
+  // For kCompute, kStall, kFlush, kCommit: the caller's number, from 0. A later thread may have the
+  // number of one that has ended.
+  uint16_t thread = 0;
   uint32_t tile = kNoTile;  // index over the tiles of all tensors: see Timeline::TileName
   uint32_t other = kNoTile;
   int64_t begin_ns = 0;  // time of std::chrono::steady_clock
@@ -77,9 +79,10 @@ struct SPILLWAY_EXPORT Timeline {
     uint32_t num_tiles = 0;
   };
 
-  // In the order in which they ended. The first are a kOccupancy for each tier that held bytes when
-  // the events begin: at `begin_ns` or, if older events were dropped, when the oldest one left
-  // ended. What happened before that is not known.
+  // In the order in which they ended. Before them is one kOccupancy for each tier that held bytes
+  // at that time, in addition to EngineOptions::timeline_events. Its time is `begin_ns`. If events
+  // were dropped, it is the end of the oldest event that was kept: what happened before that is not
+  // known.
   std::vector<TimelineEvent> events;
   uint64_t dropped = 0;         // number of older events that newer ones replaced
   int64_t begin_ns = 0;         // when the record begins

@@ -131,8 +131,9 @@ def _read_offload(offload: dict[str, Any], place: str, is_parameters: bool, sett
     for word, value in given.items():
         if word == "pin_memory":
             _expect(isinstance(value, bool), f"{place}.pin_memory", value, "true or false")
-            if value:
-                continue  # memory is always pinned, as far as the machine allows
+            if not value:
+                settings.without_counterpart.append(f"{place}.{word}={value}: memory is pinned as far as the machine allows")
+            continue
         settings.without_counterpart.append(f"{place}.{word}={value}: give spillway.torch.open pinned= bytes of memory")
 
 
