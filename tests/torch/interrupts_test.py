@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import unittest
+import warnings
 import weakref
 from unittest import mock
 
@@ -261,6 +262,51 @@ class InterruptsTest(TorchTest):
             self.assertIn("would have half a step", error)
         optimizer.step()
         self.assertEqual(optimizer.state_dict()["spillway"]["steps"], [[1, 1]])
+
+    def test_after_a_backward_that_is_broken_off_no_state_dict_has_half_a_step(self):
+        first, last = torch.nn.Linear(8, 8), torch.nn.Linear(8, 1)
+        run = st.open(self.store(), pinned="1MiB")
+        self.addCleanup(run.close)
+        optimizer = st.AdamW([*first.parameters(), *last.parameters()], store=run, update="backward")
+        other = st.AdamW([torch.nn.Parameter(torch.ones(8))], store=run)
+
+        def backward(is_broken_off=False):
+            hidden = first(torch.ones(2, 8))
+            if is_broken_off:
+                hidden.register_hook(lambda _: interrupt())
+            last(hidden).sum().backward()
+
+        def break_off():
+            with self.assertRaises(KeyboardInterrupt):
+                backward(is_broken_off=True)
+            check_refused()
+
+        def check_refused():
+            for call in (optimizer.state_dict, optimizer.full_state_dict):
+                with self.assertRaisesRegex(spillway.FailedPrecondition, "of another step, since the last backward"):
+                    call()
+
+        backward()
+        check_refused()
+        optimizer.step()
+        saved, full = optimizer.state_dict(), optimizer.full_state_dict()
+        for again in (saved, full):
+            break_off()
+            optimizer.load_state_dict(again)
+            optimizer.zero_grad()
+            self.assertEqual(optimizer.state_dict()["spillway"]["steps"], [[1, 1, 1, 1]])
+        break_off()
+        other.state_dict()
+        with self.assertRaisesRegex(spillway.NotFound, "no state dict of an optimizer 'optimizer'"):
+            st.last_state_dict(run)
+        with self.assertWarnsRegex(UserWarning, "a backward that failed .* one more"):
+            optimizer.step()
+        self.assertEqual(optimizer.state_dict()["spillway"]["steps"], [[1, 1, 2, 2]])
+        self.assertEqual(st.last_state_dict(run)["spillway"]["steps"], [[1, 1, 2, 2]])
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            backward()
+            optimizer.step()
 
     def broken_off(self, work, place, *modules, handler=interrupt):
         """Runs `work`, but calls the handler at the place of this number where Python may run a signal handler within the

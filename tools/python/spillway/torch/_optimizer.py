@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -42,8 +43,9 @@ class OffloadedOptimizer(StateDicts):
                                            "would store it for nothing")
         self._gradients, self._update = gradients, update
         self._known: dict[torch.Tensor, Known] = {}
-        self._last_backward: int | None = None  # id of the last one that updated parameters
+        self._begun: set[int] = set()  # ids of backwards that updated parameters since step()
         self._backwards: set[int] = set()
+        self._updated = set()
         self.half_done = ""
         me = weakref.ref(self)
 
@@ -380,6 +382,8 @@ class OffloadedOptimizer(StateDicts):
             # Autograd must see that the weight has changed.
             torch.autograd.graph.increment_version(update["param"])
             update["known"].version = update["param"]._version
+            if self._update == "backward":
+                self._updated.add(update["param"])
 
     def _update_all(self, updates: list[dict[str, Any]]) -> None:
         """Updates parameters in pieces, and counts their steps. No commit of another thread comes in between."""
@@ -424,8 +428,9 @@ class OffloadedOptimizer(StateDicts):
                 self._do([(group, param, gradient)], 1.0)
                 param.grad = UsedGradient.of(param, known.name)
             known.updated_in = backward = torch._C._current_graph_task_id()
-            if backward != self._last_backward:
-                self._last_backward, ended = backward, self._backwards
+            if backward not in self._begun:
+                self._begun.add(backward)
+                ended = self._backwards
                 torch.autograd.Variable._execution_engine.queue_callback(lambda: ended.add(backward))
 
     def _check_stepped(self, known: Known) -> None:
@@ -471,7 +476,12 @@ class OffloadedOptimizer(StateDicts):
                     f"parameter {known.name} has a gradient that no backward gave, or was frozen when the optimizer took it "
                     "up, or its group was removed during the backward: with update='backward' nothing else is used. Set its "
                     ".grad to None")
-        self._backwards.clear()
+        if self._begun - self._backwards:
+            warnings.warn("spillway.torch: a backward that failed had updated some of the parameters. With update='backward' these "
+                          "updates stay, so that those parameters have one more than the others", stacklevel=6)
+        if self._updated:
+            self.run.has_changed()  # the next commit has a description of this optimizer
+        self._forget_updates()
         self.run.engine.end_step()
 
     def _gradient(self, param: torch.Tensor, gradient: torch.Tensor, known: Known) -> torch.Tensor | None:

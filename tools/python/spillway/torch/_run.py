@@ -137,7 +137,7 @@ class Run:
             kept = {"store": os.path.abspath(self.store), "store_id": self.engine.store_id, "commit": number,
                     "label": label, "weights": {home.name: list(home.shape) for home in self._weights()},
                     "tile_rows": {name: rows for owner in self._optimizers() for name, rows in owner.tile_rows().items()}}
-            self.engine.commit(_user_state(kept, [owner.described() for owner in self._optimizers() if not owner.half_done]))
+            self.engine.commit(_user_state(kept, [owner.described() for owner in self._optimizers() if owner.is_of_one_step]))
             self.engine.snapshot(label)
             self.made.add(label)
             # Recorded before a step that waits for the commit calls has_changed().

@@ -54,7 +54,9 @@ class StateDicts(torch.optim.Optimizer):
 
     run: Run
     half_done: str  # why parts of the state are of different steps; empty: all of it is of one step
-    _backwards: set[int]  # ids of backwards that updated parameters and have ended without an error since step()
+    _begun: set[int]  # ids of backwards that updated parameters since step()
+    _backwards: set[int]  # those of them that have ended without an error
+    _updated: set[torch.Tensor]  # parameters that such backwards have updated
     _kind: str
     _format: str
     _prefix: str
@@ -109,6 +111,23 @@ class StateDicts(torch.optim.Optimizer):
             raise spillway.FailedPrecondition(f"part of the optimizer's state is of another step, since {self.half_done}: "
                                               "go back to a checkpoint, or make the optimizer anew")
 
+    @property
+    def is_of_one_step(self) -> bool:
+        """Whether all parts of the state are of the step that step() ended last."""
+        return not self.half_done and not self._updated
+
+    def _check_of_one_step(self) -> None:
+        self._check_whole()
+        if self._updated:
+            raise spillway.FailedPrecondition(
+                "part of the optimizer's state is of another step, since the last backward has not ended, or step() was not "
+                "called since: call step(), or load a state dict")
+
+    def _forget_updates(self) -> None:
+        """Forgets what backwards have done since step()."""
+        for each in (self._begun, self._backwards, self._updated):
+            each.clear()
+
     def check_no_backward(self) -> None:
         """Raises FailedPrecondition within a backward if that updates parameters of this optimizer."""
         raise NotImplementedError
@@ -118,13 +137,14 @@ class StateDicts(torch.optim.Optimizer):
         process, or one that has loaded a commit of the store, has made two newer ones, and as long as it is the last one
         that this optimizer has loaded. A line on stderr says when it is dropped. If the run has a Checkpoints, that decides.
         Without a store, or before the first step, nothing is committed. Raises FailedPrecondition within a backward that
-        updates parameters, as when a signal's handler calls it there."""
+        updates parameters, as when a signal's handler calls it there, and between such a backward and step(), also if the
+        backward was broken off."""
         for hook in list(self._optimizer_state_dict_pre_hooks.values()):
             hook(self)
         self.run.check_no_backward()
         self.finish_updates()
         with self.run.leasing.none():  # the description and the commit are of the same step
-            self._check_whole()
+            self._check_of_one_step()
             state_dict = self.described()
             state_dict[_MINE] |= copy.deepcopy(self.run.keep_commit())
         if self.run.store is None and self.run.has_stepped:
@@ -187,7 +207,7 @@ class StateDicts(torch.optim.Optimizer):
         for known in self._known.values():
             known.version = -1  # the next step compares the weight with its rounded master weight
         self.half_done = ""
-        self._backwards.clear()
+        self._forget_updates()
         for hook in list(self._optimizer_load_state_dict_post_hooks.values()):
             hook(self)
 
@@ -296,10 +316,10 @@ class StateDicts(torch.optim.Optimizer):
     def full_state_dict(self) -> dict[str, Any]:
         """Returns torch.optim's state dict: every moment as a tensor in memory, and `master_weight` of 16-bit parameters.
         Values that the state's format has rounded are returned as rounded. Raises FailedPrecondition if an update or a load has
-        failed midway, or within a backward that updates."""
+        failed midway, within a backward that updates, or between that and step()."""
         self.check_no_backward()
         self.finish_updates()
-        self._check_whole()
+        self._check_of_one_step()
         state: dict[int, dict[str, torch.Tensor]] = {}
         index = 0
         for group in self.param_groups:
