@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import unittest
+import warnings
 from unittest import mock
 
 import spillway
@@ -255,9 +256,14 @@ if sys.argv[1] == "close":
         def weights():
             return [param.detach().clone() for param in model.parameters()]
 
+        def step_twice():
+            with self.assertRaisesRegex(spillway.FailedPrecondition, "dropped or replaced between backward and step"):
+                optimizer.step()
+            optimizer.step()
+
         saved = optimizer.full_state_dict()
         for again in (drop_and_backward, optimizer.zero_grad):
-            for end in (optimizer.step, lambda: optimizer.load_state_dict(saved)):
+            for end in (step_twice, lambda: optimizer.load_state_dict(saved)):
                 before = weights()
                 backward()
                 updated = weights()
@@ -268,6 +274,28 @@ if sys.argv[1] == "close":
                 model.zero_grad()
                 end()
                 optimizer.zero_grad()
+
+    def test_a_gradient_that_backward_has_used_is_not_dropped_or_replaced_before_a_step(self):
+        def drop(model):
+            model[0].weight.grad = None
+
+        def replace(model):
+            model[0].weight.grad = torch.ones_like(model[0].weight)
+
+        for change in (drop, replace, torch.nn.Module.zero_grad):
+            model = tiny_model()
+            optimizer = st.AdamW(model.parameters(), update="backward")
+            for is_changed in (False, True):
+                model(torch.ones(2, 32)).square().sum().backward()
+                if is_changed:
+                    change(model)
+                    with self.assertRaisesRegex(spillway.FailedPrecondition, "parameter 0.0 was dropped or replaced"):
+                        optimizer.step()
+                    model.zero_grad()
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error")
+                    optimizer.step()
+            self.assertEqual(optimizer.state_dict()["spillway"]["steps"], [[2] * 6])
 
     def test_a_backward_through_another_optimizers_parameters_is_told(self):
         torch.manual_seed(3)

@@ -23,6 +23,10 @@ from spillway.torch._staging import is_apart, on_cpu, staged
 from spillway.torch._state_dicts import StateDicts
 from spillway.torch._tensor import EngineTensor, UsedGradient, make_home
 
+# What a script can do after it has changed what backward has used.
+_AS_MADE = ("use update='step', or do not do that before step(). The update stays: call step() again to go on with it, or load a "
+            "state dict")
+
 
 class OffloadedOptimizer(StateDicts):
     """A torch.optim.Optimizer without `state` in memory. Parameter groups, hooks, schedulers, closures and GradScaler work
@@ -468,6 +472,7 @@ class OffloadedOptimizer(StateDicts):
                 "them. Go back to the last checkpoint")
         self.finish_updates()
         in_groups = set(self._params())
+        self._check_gradients_stayed()
         for param, known in self._known.items():
             if isinstance(param.grad, UsedGradient):
                 param.grad = None
@@ -477,12 +482,22 @@ class OffloadedOptimizer(StateDicts):
                     "up, or its group was removed during the backward: with update='backward' nothing else is used. Set its "
                     ".grad to None")
         if self._begun - self._backwards:
-            warnings.warn("spillway.torch: a backward that failed had updated some of the parameters. With update='backward' these "
-                          "updates stay, so that those parameters have one more than the others", stacklevel=6)
+            warnings.warn("spillway.torch: a backward that failed had updated some of the parameters. With update='backward' "
+                          "these updates stay, so that those parameters have one more than the others", stacklevel=6)
         if self._updated:
             self.run.has_changed()  # the next commit has a description of this optimizer
         self._forget_updates()
         self.run.engine.end_step()
+
+    def _check_gradients_stayed(self) -> None:
+        """Raises FailedPrecondition if the script has dropped or replaced gradients that backward has used."""
+        for param, known in self._known.items():
+            if known.updated_in in self._backwards and not isinstance(param.grad, UsedGradient):
+                self._begun -= self._backwards
+                self._backwards.clear()  # the next step() goes on
+                raise spillway.FailedPrecondition(
+                    f"the gradient of parameter {known.name} was dropped or replaced between backward and step(), and with "
+                    f"update='backward' it has been used: {_AS_MADE}")
 
     def _gradient(self, param: torch.Tensor, gradient: torch.Tensor, known: Known) -> torch.Tensor | None:
         """Returns the gradient if it lies in memory. If gradients are in the engine, moves it there if needed and returns
