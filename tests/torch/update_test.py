@@ -257,7 +257,7 @@ if sys.argv[1] == "close":
             return [param.detach().clone() for param in model.parameters()]
 
         def step_twice():
-            with self.assertRaisesRegex(spillway.FailedPrecondition, "dropped or replaced between backward and step"):
+            with self.assertRaisesRegex(spillway.FailedPrecondition, "gradient was dropped or replaced between backward"):
                 optimizer.step()
             optimizer.step()
 
@@ -289,13 +289,49 @@ if sys.argv[1] == "close":
                 model(torch.ones(2, 32)).square().sum().backward()
                 if is_changed:
                     change(model)
-                    with self.assertRaisesRegex(spillway.FailedPrecondition, "parameter 0.0 was dropped or replaced"):
+                    with self.assertRaisesRegex(spillway.FailedPrecondition, "parameter 0.0: its gradient was dropped or"):
                         optimizer.step()
                     model.zero_grad()
                 with warnings.catch_warnings():
                     warnings.simplefilter("error")
                     optimizer.step()
             self.assertEqual(optimizer.state_dict()["spillway"]["steps"], [[2] * 6])
+
+    def test_what_backward_has_used_is_not_changed_before_a_step(self):
+        def set_rate(optimizer, _):
+            optimizer.param_groups[0]["lr"] = 1e-3
+
+        def set_betas(optimizer, _):
+            optimizer.param_groups[0]["betas"] = (0.8, 0.999)
+
+        def schedule(_, scheduler):
+            scheduler.step()
+
+        def clamp(optimizer, _):
+            with torch.no_grad():
+                optimizer.param_groups[0]["params"][2].clamp_(-0.1, 0.1)
+
+        for is_offloaded in (False, True):
+            for change, error in ((set_rate, "lr of its group was changed from 0.01 to 0.001"), (set_betas, "beta1 of its"),
+                                  (schedule, "lr of its"), (clamp, "0.2: the weight was written")):
+                run = st.open(None, report=False)
+                model = st.offload(tiny_model(), run) if is_offloaded else tiny_model()
+                optimizer = st.AdamW(model.parameters(), lr=1e-2, store=run, update="backward")
+                scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+                for is_changed in (False, True):
+                    model(torch.ones(2, 32)).square().sum().backward()
+                    if is_changed:
+                        change(optimizer, scheduler)
+                        with self.assertRaisesRegex(spillway.FailedPrecondition, error):
+                            optimizer.step()
+                    optimizer.step()
+                    scheduler.step()
+                    clamp(optimizer, None)
+                    set_rate(optimizer, None)
+                    set_betas(optimizer, None)
+                    optimizer.param_groups[0].update(lr=1e-2, betas=(0.9, 0.999))
+                optimizer.state_dict()
+                run.close()
 
     def test_a_backward_through_another_optimizers_parameters_is_told(self):
         torch.manual_seed(3)

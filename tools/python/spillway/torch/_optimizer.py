@@ -23,10 +23,6 @@ from spillway.torch._staging import is_apart, on_cpu, staged
 from spillway.torch._state_dicts import StateDicts
 from spillway.torch._tensor import EngineTensor, UsedGradient, make_home
 
-# What a script can do after it has changed what backward has used.
-_AS_MADE = ("use update='step', or do not do that before step(). The update stays: call step() again to go on with it, or load a "
-            "state dict")
-
 
 class OffloadedOptimizer(StateDicts):
     """A torch.optim.Optimizer without `state` in memory. Parameter groups, hooks, schedulers, closures and GradScaler work
@@ -49,7 +45,7 @@ class OffloadedOptimizer(StateDicts):
         self._known: dict[torch.Tensor, Known] = {}
         self._begun: set[int] = set()  # ids of backwards that updated parameters since step()
         self._backwards: set[int] = set()
-        self._updated = set()
+        self._updated: dict[torch.Tensor, tuple[int, dict[str, float]]] = {}
         self.half_done = ""
         me = weakref.ref(self)
 
@@ -362,10 +358,12 @@ class OffloadedOptimizer(StateDicts):
         self._check_whole()
         updates: list[dict[str, Any]] = []
         rules: dict[int, Any] = {}
+        values: dict[int, dict[str, float]] = {}
         for group, param, gradient in given:
             if id(group) not in rules:
                 self._check_group(group)
                 rules[id(group)] = _state.make_rule(self._kind, self._constants(group))
+                values[id(group)] = self._values(group)
             known = self._known.get(param)
             if known is None:
                 raise spillway.FailedPrecondition(
@@ -376,10 +374,12 @@ class OffloadedOptimizer(StateDicts):
                 with self._in_use():
                     self._add_state(param, known)
             self._take_changed_weight(param, known)
-            updates.append({"parameter": known.number, "step": known.step + 1, "learning_rate": float(group["lr"]),
-                            "weight_decay": float(group.get("weight_decay", 0)), "gradient_scale": scale,
+            of_group = values[id(group)]
+            updates.append({"parameter": known.number, "step": known.step + 1, "learning_rate": of_group["lr"],
+                            "weight_decay": of_group["weight_decay"], "gradient_scale": scale,
                             "rule": rules[id(group)], "weight_in": None if isinstance(param, EngineTensor) else param,
-                            "gradient_in": self._gradient(param, gradient, known), "known": known, "param": param})
+                            "gradient_in": self._gradient(param, gradient, known), "known": known, "param": param,
+                            "values": of_group})
         if updates:
             self._update_all(updates)
         for update in updates:
@@ -387,7 +387,7 @@ class OffloadedOptimizer(StateDicts):
             torch.autograd.graph.increment_version(update["param"])
             update["known"].version = update["param"]._version
             if self._update == "backward":
-                self._updated.add(update["param"])
+                self._updated[update["param"]] = (update["known"].version, update["values"])
 
     def _update_all(self, updates: list[dict[str, Any]]) -> None:
         """Updates parameters in pieces, and counts their steps. No commit of another thread comes in between."""
@@ -472,7 +472,7 @@ class OffloadedOptimizer(StateDicts):
                 "them. Go back to the last checkpoint")
         self.finish_updates()
         in_groups = set(self._params())
-        self._check_gradients_stayed()
+        self._check_as_used()
         for param, known in self._known.items():
             if isinstance(param.grad, UsedGradient):
                 param.grad = None
@@ -489,15 +489,36 @@ class OffloadedOptimizer(StateDicts):
         self._forget_updates()
         self.run.engine.end_step()
 
-    def _check_gradients_stayed(self) -> None:
-        """Raises FailedPrecondition if the script has dropped or replaced gradients that backward has used."""
-        for param, known in self._known.items():
-            if known.updated_in in self._backwards and not isinstance(param.grad, UsedGradient):
+    def _values(self, group: dict[str, Any]) -> dict[str, float]:
+        """Returns what an update takes from a group."""
+        named = {"lr": group["lr"], "weight_decay": group.get("weight_decay", 0), **self._constants(group)}
+        return {name: float(value) for name, value in named.items()}
+
+    def _check_as_used(self) -> None:
+        """Raises FailedPrecondition if the script has changed what the last backward has used for its updates: gradients,
+        weights or the values of groups."""
+        for group in self.param_groups:
+            values = self._values(group)
+            for param in group["params"]:
+                known = self._known.get(param)
+                if known is None or known.updated_in not in self._backwards:
+                    continue
+                version, used = self._updated[param]
+                what = next((name for name, value in used.items() if value != values[name]), "")
+                if not isinstance(param.grad, UsedGradient):
+                    what = "its gradient was dropped or replaced"
+                elif what:
+                    what = f"{what} of its group was changed from {used[what]} to {values[what]}"
+                elif param._version != version:
+                    what = "the weight was written"
+                else:
+                    continue
                 self._begun -= self._backwards
                 self._backwards.clear()  # the next step() goes on
                 raise spillway.FailedPrecondition(
-                    f"the gradient of parameter {known.name} was dropped or replaced between backward and step(), and with "
-                    f"update='backward' it has been used: {_AS_MADE}")
+                    f"parameter {known.name}: {what} between backward and step(), after update='backward' had made the update. "
+                    "Change such things before backward or after step(), or use update='step'. The update stays: call step() "
+                    "again to go on with it, or load a state dict")
 
     def _gradient(self, param: torch.Tensor, gradient: torch.Tensor, known: Known) -> torch.Tensor | None:
         """Returns the gradient if it lies in memory. If gradients are in the engine, moves it there if needed and returns

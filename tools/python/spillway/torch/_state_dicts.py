@@ -56,7 +56,8 @@ class StateDicts(torch.optim.Optimizer):
     half_done: str  # why parts of the state are of different steps; empty: all of it is of one step
     _begun: set[int]  # ids of backwards that updated parameters since step()
     _backwards: set[int]  # those of them that have ended without an error
-    _updated: set[torch.Tensor]  # parameters that such backwards have updated
+    # The parameters that such backwards have updated: each weight's autograd version after it, and the group's values in it.
+    _updated: dict[torch.Tensor, tuple[int, dict[str, float]]]
     _kind: str
     _format: str
     _prefix: str
