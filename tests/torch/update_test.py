@@ -357,6 +357,15 @@ if sys.argv[1] == "close":
         with self.assertRaisesRegex(spillway.FailedPrecondition, "during another model's backward"):
             step(freezes=False)
 
+    def test_a_gradient_that_another_optimizer_has_in_the_engine_is_refused(self):
+        run, layer = st.open(None, report=False), Linear(2, 2)
+        engine = st.AdamW(layer.parameters(), store=run, gradients="engine")
+        memory = st.SGD(layer.parameters(), lr=0.1, store=run)
+        layer(torch.ones(1, 2)).sum().backward()
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "gradient of parameter 0.0 .* another optimizer with gradients="):
+            memory.step()
+        engine.step()
+
     def test_a_view_of_a_gradient_in_the_engine_is_used_as_it_reads(self):
         results = []
         for make in (lambda params: torch.optim.AdamW(params, lr=0.1), lambda params: st.AdamW(params, lr=0.1, gradients="engine")):

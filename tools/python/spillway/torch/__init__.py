@@ -19,7 +19,8 @@ activations can rest there, too:
         loss = model(**batch).loss
 
 The computed numbers are bit-identical to those with everything in memory, whatever the budget, if the parameters are row-major
-in memory, and if no backward with `update="backward"` fails: after one that failed, the updates that it made stay. To train on a GPU, open the run there:
+in memory, and if no backward with `update="backward"` fails: after one that failed, the updates that it made stay.
+To train on a GPU, open the run there:
 `st.open("nvme/run", pinned="2GiB", device="cuda:0", device_memory="4GiB")`.
 """
 

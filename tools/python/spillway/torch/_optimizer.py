@@ -529,6 +529,11 @@ class OffloadedOptimizer(StateDicts):
                 f"the gradient of parameter {known.name} is {tuple(gradient.shape)}, {gradient.dtype}, and the parameter "
                 f"was {tuple(known.shape)}, {known.dtype} when the optimizer took it up")
         if known.gradient is None:
+            if isinstance(gradient, EngineTensor):
+                raise spillway.FailedPrecondition(
+                    f"the gradient of parameter {known.name} is in the engine, where another optimizer with gradients='engine' "
+                    "has put it, and this optimizer uses gradients in memory: give the parameter to one of the two, or make both "
+                    "without gradients='engine'")
             _state.address_of(gradient, f"the gradient of parameter {known.name}")
             return gradient
         _move_gradient(param, known)  # one that other code has assigned
