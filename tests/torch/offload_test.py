@@ -245,7 +245,11 @@ class OffloadTest(TorchTest):
         def set_data(value):
             weight.data = value
 
-        for what in (weight.data_ptr, lambda: copy.deepcopy(model), lambda: pickle.dumps(weight), weight.share_memory_,
+        if hasattr(torch._C, "_set_throw_on_mutable_data_ptr"):
+            with self.assertRaisesRegex(RuntimeError, "data pointer"):
+                torch.utils.dlpack.to_dlpack(weight.detach())
+        for what in (weight.data_ptr, weight.const_data_ptr, lambda: weight.detach().apply_(float),
+                     lambda: weight.detach().map_(weight.detach(), max), lambda: copy.deepcopy(model), lambda: pickle.dumps(weight), weight.share_memory_,
                      weight.untyped_storage, lambda: torch.from_dlpack(weight.detach()),
                      lambda: set_data(torch.zeros(4, 4)), lambda: model.to(torch.bfloat16), weight.detach().t_,
                      lambda: weight.detach().resize_(3, 3), lambda: weight.detach().set_(torch.ones(200, 32)),

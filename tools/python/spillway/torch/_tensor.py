@@ -115,6 +115,9 @@ class EngineTensor(torch.Tensor):
             stride = torch.empty(size, device="meta").stride()
         made = torch.Tensor._make_wrapper_subclass(EngineTensor, size, strides=stride, storage_offset=offset,
                                                    dtype=home.dtype, device=home.device.torch)
+        # PyTorch's own code, as of dlpack, would take address 0: with this, where PyTorch has it, it raises RuntimeError.
+        if hasattr(torch._C, "_set_throw_on_mutable_data_ptr"):
+            torch._C._set_throw_on_mutable_data_ptr(made)
         made._home, made._generation = home, home.generation
         return made
 
@@ -144,9 +147,11 @@ class EngineTensor(torch.Tensor):
 
     # These raise, because their results would be wrong.
 
-    def data_ptr(self) -> int:
+    def data_ptr(self, *_: Any) -> Any:
         raise spillway.FailedPrecondition(f"{self!r} has no address: its bytes are in the engine, and have one only while "
                                           "an operation runs")
+
+    const_data_ptr = apply_ = map_ = map2_ = data_ptr
 
     def _no_storage(self, *args: Any, **kwargs: Any) -> Any:
         raise spillway.FailedPrecondition(f"{self!r} has no storage of its own: its bytes are in the engine. "
