@@ -611,6 +611,20 @@ class SavedTensorsTest(TorchTest):
         self.check(lambda x: torch.utils.checkpoint.checkpoint(lambda z: (z @ z.t()).sigmoid(), x, use_reentrant=False))
         self.check(lambda x: x.to(torch.bfloat16).square().float())
 
+    def test_nested_tensors_stay_where_they_are(self):
+        results = []
+        for is_saved in (False, True):
+            model = tiny_model()
+            rows = [torch.ones(length, 32) / length for length in (100, 200)]
+            for layout in (torch.strided, torch.jagged):
+                nested = torch.nested.nested_tensor(rows, layout=layout)
+                with st.saved_tensors(self.run) if is_saved else contextlib.nullcontext():
+                    out = model[3](model[0](nested).relu())
+                    loss = out.to_padded_tensor(0.0).square().mean()
+                loss.backward()
+            results.append([param.grad for param in model[0].parameters()])
+        self.assert_same(*results)
+
     def test_the_same_tensor_is_saved_once(self):
         x = torch.randn(300, 400, requires_grad=True)
         with st.saved_tensors(self.run):

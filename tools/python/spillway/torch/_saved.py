@@ -109,8 +109,8 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
 
 def _is_worth(tensor: torch.Tensor, run: Run) -> bool:
     is_weight = isinstance(tensor, (EngineTensor, torch.nn.Parameter)) or isinstance(tensor._base, torch.nn.Parameter)
-    return (not is_weight and run.has_device(tensor.device) and not tensor.is_conj() and not tensor.is_neg()
-            and tensor.layout == torch.strided and not tensor.is_quantized and tensor.numel() > 0
+    return (not is_weight and not tensor.is_nested and run.has_device(tensor.device) and not tensor.is_conj()
+            and not tensor.is_neg() and tensor.layout == torch.strided and not tensor.is_quantized and tensor.numel() > 0
             and extent_of(tensor) <= 2 * tensor.numel() and extent_of(tensor) * tensor.element_size() >= _LEAST_BYTES)
 
 
@@ -118,8 +118,8 @@ def _is_worth(tensor: torch.Tensor, run: Run) -> bool:
 def saved_tensors(run: Run) -> Iterator[None]:
     """Within the block, tensors that autograd saves for backward move to the engine. They come back in backward.
 
-    A tensor that several operations save, unchanged, is in the engine once. Weights, small tensors (below 64 KiB) and
-    tensors on another GPU than the run's stay where they are. A write through .data after a tensor was saved is not
+    A tensor that several operations save, unchanged, is in the engine once. Weights, small tensors (below 64 KiB), nested
+    tensors and those on another GPU than the run's stay where they are. A write through .data after a tensor was saved is not
     detected. Works with torch.utils.checkpoint, and with several backwards.
     """
     if run.room is None:
