@@ -297,6 +297,17 @@ if sys.argv[1] == "close":
                     optimizer.step()
             self.assertEqual(optimizer.state_dict()["spillway"]["steps"], [[2] * 6])
 
+    def test_a_step_that_found_a_gradient_of_no_backward_can_be_repeated(self):
+        first, last = Linear(8, 8), Linear(8, 1)
+        optimizer = st.AdamW([*first.parameters(), *last.parameters()], update="backward")
+        first(torch.ones(1, 8)).sum().backward()
+        last.weight.grad = torch.ones_like(last.weight)
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "has a gradient that no backward gave"):
+            optimizer.step()
+        last.weight.grad = None
+        optimizer.step()
+        self.assertTrue(all(param.grad is None for param in first.parameters()))
+
     def test_what_backward_has_used_is_not_changed_before_a_step(self):
         def set_rate(optimizer, _):
             optimizer.param_groups[0]["lr"] = 1e-3

@@ -474,13 +474,14 @@ class OffloadedOptimizer(StateDicts):
         in_groups = set(self._params())
         self._check_as_used()
         for param, known in self._known.items():
-            if isinstance(param.grad, UsedGradient):
-                param.grad = None
-            elif param.grad is not None and param in in_groups:
+            if param.grad is not None and not isinstance(param.grad, UsedGradient) and param in in_groups:
                 raise spillway.FailedPrecondition(
                     f"parameter {known.name} has a gradient that no backward gave, or was frozen when the optimizer took it "
                     "up, or its group was removed during the backward: with update='backward' nothing else is used. Set its "
                     ".grad to None")
+        for param in self._known:  # after the checks, so that a step() that raised can be repeated
+            if isinstance(param.grad, UsedGradient):
+                param.grad = None
         if self._begun - self._backwards:
             warnings.warn("spillway.torch: a backward that failed had updated some of the parameters. With update='backward' "
                           "these updates stay, so that those parameters have one more than the others", stacklevel=6)
