@@ -4,11 +4,9 @@
 
 #include "tools/spillway/command/interrupt.h"
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +17,7 @@
 #include <system_error>
 
 #include "tests/spillway/command.h"
+#include "tests/spillway/full_pipe.h"
 #include "tests/spillway/training.h"
 #include "tests/temp_folder.h"
 
@@ -153,27 +152,9 @@ TEST(Interrupt, TheSecondTidiesAllThatIsRegistered) {
   EXPECT_TRUE(std::filesystem::exists(folder / "b"));
 }
 
-// A pipe that is full and that nobody reads: a run blocks when it writes its first step there.
-class FullPipe {
- public:
-  explicit FullPipe(const std::string& path) {
-    EXPECT_EQ(mkfifo(path.c_str(), 0600), 0);
-    fd_ = open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
-    const std::string piece(4096, ' ');
-    while (write(fd_, piece.data(), piece.size()) > 0) {
-    }
-  }
-  FullPipe(const FullPipe&) = delete;
-  FullPipe& operator=(const FullPipe&) = delete;
-  ~FullPipe() { close(fd_); }
-
- private:
-  int fd_ = -1;
-};
-
 TEST(Interrupt, TheSecondNamesAScratchStoreAndLeavesNoEmptyFile) {
   const test::Training training;
-  const FullPipe log(training.log());
+  const test::FullPipe log(training.log());  // holds the run in its first step
   const std::string metrics = training / "metrics";
   const std::string trace = training / "trace";
   test::Arguments arguments = training.TrainInStore(10);

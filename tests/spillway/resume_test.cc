@@ -3,22 +3,19 @@
 // A run that is stopped and resumed gives the same numbers as an uninterrupted run. Runs are
 // stopped by --stop-after, by Ctrl-C, and by kill -9 between commits.
 
-#include <fcntl.h>
 #include <signal.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdint>
 #include <filesystem>
 #include <iterator>
 #include <string>
-#include <utility>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/spillway/command.h"
+#include "tests/spillway/full_pipe.h"
 #include "tests/spillway/training.h"
 
 namespace spillway::test {
@@ -103,29 +100,6 @@ TEST_P(Interrupted, FinishesTheStepCommitsAndExits130) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Signals, Interrupted, ::testing::Values(SIGINT, SIGTERM));
-
-// A pipe that is full, so that a write to it blocks. Nothing is read from it.
-class FullPipe {
- public:
-  explicit FullPipe(const std::string& path) {
-    EXPECT_EQ(mkfifo(path.c_str(), 0600), 0);
-    end_ = open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
-    const std::string piece(4096, 'x');
-    while (write(end_, piece.data(), piece.size()) > 0) {
-    }
-    EXPECT_EQ(errno, EAGAIN);
-  }
-  FullPipe(const FullPipe&) = delete;
-  FullPipe& operator=(const FullPipe&) = delete;
-  ~FullPipe() { Close(); }
-  // From here on, a write to the pipe fails.
-  void Close() {
-    if (end_ >= 0) close(std::exchange(end_, -1));
-  }
-
- private:
-  int end_ = -1;
-};
 
 // The run is held in its fourth step, where it writes the step's line into a pipe that is full.
 TEST(Resume, ASecondCtrlCStopsAtOnceAndLosesNoCommit) {

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import spillway
 import torch
 from spillway.torch import _state
-from spillway.torch._gathered import Gathered
+from spillway.torch._backward import UpdatesInBackward
 from spillway.torch._grad_mode import without_gradients
 from spillway.torch._interrupts import later_interrupts
 from spillway.torch._known import Known
@@ -43,9 +42,6 @@ class OffloadedOptimizer(StateDicts):
                                            "would store it for nothing")
         self._gradients, self._update = gradients, update
         self._known: dict[torch.Tensor, Known] = {}
-        self._begun: set[int] = set()  # ids of backwards that updated parameters since step()
-        self._backwards: set[int] = set()
-        self._updated: dict[torch.Tensor, tuple[int, dict[str, float]]] = {}
         self.half_done = ""
         me = weakref.ref(self)
 
@@ -54,7 +50,7 @@ class OffloadedOptimizer(StateDicts):
             if optimizer is not None:
                 optimizer._update_gathered(gathered)
 
-        self._gathered = Gathered(update_gathered)
+        self._in_backward = UpdatesInBackward(update_gathered)
         # The finalizer removes the hooks and unregisters the state, so that neither outlives this optimizer.
         self._hooks: list[Any] = []
         self.ids: list[int] = []
@@ -345,7 +341,7 @@ class OffloadedOptimizer(StateDicts):
             raise spillway.InvalidArgument("zero_grad(set_to_none=False): gradients in the engine, and those that backward "
                                            "has used, can only be dropped")
         for known in self._known.values():
-            self._check_stepped(known)
+            self._in_backward.check_not_used(known)
         self.finish_updates()
         super().zero_grad(set_to_none)
 
@@ -387,7 +383,7 @@ class OffloadedOptimizer(StateDicts):
             torch.autograd.graph.increment_version(update["param"])
             update["known"].version = update["param"]._version
             if self._update == "backward":
-                self._updated[update["param"]] = (update["known"].version, update["values"])
+                self._in_backward.made(update["param"], update["known"].version, update["values"])
 
     def _update_all(self, updates: list[dict[str, Any]]) -> None:
         """Updates parameters in pieces, and counts their steps. No commit of another thread comes in between."""
@@ -422,29 +418,16 @@ class OffloadedOptimizer(StateDicts):
         group = next((group for group in self.param_groups if any(each is param for each in group["params"])), None)
         if group is None:  # it was removed: as in torch.optim, the gradient stays unused
             return
-        self._check_stepped(known)
+        self._in_backward.check_not_used(known)
         with later_interrupts():  # until .grad says that the gradient was used
             gradient = param.grad
             if is_apart(param):
                 param.grad = UsedGradient.of(param, known.name)
-                self._gathered.add(group, param, gradient)
+                self._in_backward.gather(group, param, gradient)
             else:
                 self._do([(group, param, gradient)], 1.0)
                 param.grad = UsedGradient.of(param, known.name)
-            known.updated_in = backward = torch._C._current_graph_task_id()
-            if backward not in self._begun:
-                self._begun.add(backward)
-                ended = self._backwards
-                torch.autograd.Variable._execution_engine.queue_callback(lambda: ended.add(backward))
-
-    def _check_stepped(self, known: Known) -> None:
-        """Raises FailedPrecondition if a backward has updated the parameter since step(), and did not fail."""
-        if known.updated_in in self._backwards:
-            raise spillway.FailedPrecondition(
-                f"parameter {known.name} was updated in an earlier backward, and step() was not called since: update='backward' "
-                "uses every gradient as soon as backward has computed it, so none can be dropped. Call step() after each "
-                "backward, freeze the parameter with requires_grad_(False) during another model's backward, or use "
-                "update='step'")
+            self._in_backward.used(known)
 
     @without_gradients
     def _update_gathered(self, gathered: Sequence[Any]) -> None:
@@ -463,63 +446,21 @@ class OffloadedOptimizer(StateDicts):
 
     def finish_updates(self) -> None:
         """Does the updates that a failed backward left waiting."""
-        self._gathered.finish()
+        self._in_backward.finish()
 
     def _end_backward(self, found_inf: torch.Tensor | None) -> None:
         if found_inf is not None:
             raise spillway.FailedPrecondition(
                 "GradScaler needs update='step': with update='backward' gradients have been used, scaled, before it saw "
                 "them. Go back to the last checkpoint")
-        self.finish_updates()
-        in_groups = set(self._params())
-        self._check_as_used()
-        for param, known in self._known.items():
-            if param.grad is not None and not isinstance(param.grad, UsedGradient) and param in in_groups:
-                raise spillway.FailedPrecondition(
-                    f"parameter {known.name} has a gradient that no backward gave, or was frozen when the optimizer took it "
-                    "up, or its group was removed during the backward: with update='backward' nothing else is used. Set its "
-                    ".grad to None")
-        for param in self._known:  # after the checks, so that a step() that raised can be repeated
-            if isinstance(param.grad, UsedGradient):
-                param.grad = None
-        if self._begun - self._backwards:
-            warnings.warn("spillway.torch: a backward that failed had updated some of the parameters. With update='backward' "
-                          "these updates stay, so that those parameters have one more than the others", stacklevel=6)
-        if self._updated:
+        if self._in_backward.end(self.param_groups, self._known, self._values):
             self.run.has_changed()  # the next commit has a description of this optimizer
-        self._forget_updates()
         self.run.engine.end_step()
 
     def _values(self, group: dict[str, Any]) -> dict[str, float]:
         """Returns what an update takes from a group."""
         named = {"lr": group["lr"], "weight_decay": group.get("weight_decay", 0), **self._constants(group)}
         return {name: float(value) for name, value in named.items()}
-
-    def _check_as_used(self) -> None:
-        """Raises FailedPrecondition if the script has changed what the last backward has used for its updates: gradients,
-        weights or the values of groups."""
-        for group in self.param_groups:
-            values = self._values(group)
-            for param in group["params"]:
-                known = self._known.get(param)
-                if known is None or known.updated_in not in self._backwards:
-                    continue
-                version, used = self._updated[param]
-                what = next((name for name, value in used.items() if value != values[name]), "")
-                if not isinstance(param.grad, UsedGradient):
-                    what = "its gradient was dropped or replaced"
-                elif what:
-                    what = f"{what} of its group was changed from {used[what]} to {values[what]}"
-                elif param._version != version:
-                    what = "the weight was written"
-                else:
-                    continue
-                self._begun -= self._backwards
-                self._backwards.clear()  # the next step() goes on
-                raise spillway.FailedPrecondition(
-                    f"parameter {known.name}: {what} between backward and step(), after update='backward' had made the update. "
-                    "Change such things before backward or after step(), or use update='step'. The update stays: call step() "
-                    "again to go on with it, or load a state dict")
 
     def _gradient(self, param: torch.Tensor, gradient: torch.Tensor, known: Known) -> torch.Tensor | None:
         """Returns the gradient if it lies in memory. If gradients are in the engine, moves it there if needed and returns
@@ -570,7 +511,7 @@ class OffloadedOptimizer(StateDicts):
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        self._gathered.drop()
+        self._in_backward.drop()
         self.ids.clear()  # the store keeps the state: the finalizer must not unregister it
         self._engine_state.close()
 

@@ -14,6 +14,7 @@ from typing import Any
 import spillway
 import torch
 from spillway.torch import _state
+from spillway.torch._backward import UpdatesInBackward
 from spillway.torch._grad_mode import without_gradients
 from spillway.torch._interrupts import later_interrupts
 from spillway.torch._known import Known
@@ -54,10 +55,7 @@ class StateDicts(torch.optim.Optimizer):
 
     run: Run
     half_done: str  # why parts of the state are of different steps; empty: all of it is of one step
-    _begun: set[int]  # ids of backwards that updated parameters since step()
-    _backwards: set[int]  # those of them that have ended without an error
-    # The parameters that such backwards have updated: each weight's autograd version after it, and the group's values in it.
-    _updated: dict[torch.Tensor, tuple[int, dict[str, float]]]
+    _in_backward: UpdatesInBackward
     _kind: str
     _format: str
     _prefix: str
@@ -115,19 +113,14 @@ class StateDicts(torch.optim.Optimizer):
     @property
     def is_of_one_step(self) -> bool:
         """Whether all parts of the state are of the step that step() ended last."""
-        return not self.half_done and not self._updated
+        return not self.half_done and not self._in_backward.any_made
 
     def _check_of_one_step(self) -> None:
         self._check_whole()
-        if self._updated:
+        if self._in_backward.any_made:
             raise spillway.FailedPrecondition(
                 "part of the optimizer's state is of another step, since the last backward has not ended, or step() was not "
                 "called since: call step(), or load a state dict")
-
-    def _forget_updates(self) -> None:
-        """Forgets what backwards have done since step()."""
-        for each in (self._begun, self._backwards, self._updated):
-            each.clear()
 
     def check_no_backward(self) -> None:
         """Raises FailedPrecondition within a backward if that updates parameters of this optimizer."""
@@ -197,7 +190,7 @@ class StateDicts(torch.optim.Optimizer):
         if mine is not None and (mine["rule"], mine["format"]) != (self._kind, self._format):
             raise spillway.InvalidArgument(f"the state dict is of {mine['rule']} in {mine['format']}, and the optimizer "
                                            f"is {self._kind} in {self._format}")
-        self._gathered.drop()
+        self._in_backward.drop()
         if mine is None:
             self._load_tensors(self._by_position(state_dict["state"], groups))
         else:
@@ -208,7 +201,7 @@ class StateDicts(torch.optim.Optimizer):
         for known in self._known.values():
             known.version = -1  # the next step compares the weight with its rounded master weight
         self.half_done = ""
-        self._forget_updates()
+        self._in_backward.forget()
         for hook in list(self._optimizer_load_state_dict_post_hooks.values()):
             hook(self)
 
