@@ -41,6 +41,8 @@ constexpr size_t kHashedBytes = size_t{512} << 20;     // for the rate of hashin
 // The depths at which fio is tried before the rounds, and the bytes that each trial moves.
 constexpr int kFioDepths[] = {16, 64, 256, 512, 1024};
 constexpr uint64_t kFioTrialBytes = uint64_t{1} << 30;
+// Of distinct memory that a row which moves all data cycles through: caches hold less.
+constexpr uint64_t kLeastDistinctBytes = uint64_t{512} << 20;
 
 class Bench {
  public:
@@ -70,6 +72,7 @@ class Bench {
     std::rotate(report_.rows.begin(), report_.rows.begin() + static_cast<ptrdiff_t>(num_filled),
                 report_.rows.end());
     SPILLWAY_RETURN_IF_ERROR(FindFioDepths(start));
+    for (Row& row : report_.rows) UseMemoryOfFio(row);
     for (int round = 0;; ++round) {
       const std::chrono::duration<double> spent = Clock::now() - start;
       if (round > 0 && !options_.full && spent.count() > options_.seconds * (round < 3 ? 2 : 1))
@@ -280,6 +283,16 @@ class Bench {
     return absl::OkStatus();
   }
 
+  // Makes a row that moves all data cycle through the memory that fio's depth takes, because parts
+  // of the memory differ in speed by several percent on a virtual machine.
+  void UseMemoryOfFio(Row& row) const {
+    if (row.fio_depth == 0) return;  // no fio, or its depth was not sought: it uses all memory
+    const uint64_t fio_bytes = static_cast<uint64_t>(row.fio_depth) * row.spec.block_bytes;
+    const uint64_t needed_bytes = static_cast<uint64_t>(row.spec.depth) * row.spec.block_bytes;
+    row.spec.memory_bytes =
+        std::min(std::max({fio_bytes, needed_bytes, kLeastDistinctBytes}), row.spec.memory_bytes);
+  }
+
   absl::Status RunRow(Row& row, int round) {
     if (options_.progress) options_.progress(num_done_++, NumSteps(), Describe(row.spec));
     std::optional<FioJob> job = MakeJob(row);
@@ -367,12 +380,13 @@ class Bench {
       row.fio_depth = whole ? static_cast<int>(spec.memory_bytes / spec.block_bytes) : spec.depth;
     }
     const uint64_t bytes = static_cast<uint64_t>(row.fio_depth) * spec.block_bytes;
-    row.fio_huge_pages = spec.huge_pages && FreeHugePageBytes() >= bytes + 16 * kMiB;
+    const std::string memory_path = spec.huge_pages ? memory_->path() : "";
+    row.fio_huge_pages = !memory_path.empty();
     return FioJob{.op = spec.op,
                   .pattern = spec.pattern,
                   .block_bytes = spec.block_bytes,
                   .depth = row.fio_depth,
-                  .huge_pages = row.fio_huge_pages,
+                  .memory_path = memory_path,
                   .first_touch = spec.first_touch,
                   .uring = report_.io_engine == "uring",
                   .size_bytes = size_bytes_,

@@ -38,7 +38,7 @@ std::vector<std::string> Arguments(const FioJob& job) {
       "--file_service_type=roundrobin",
       "--name=job",
       absl::StrCat("--overwrite=", job.first_touch ? 0 : 1),
-      absl::StrCat("--mem=", job.huge_pages ? "shmhuge" : "mmap"),
+      absl::StrCat("--mem=", job.memory_path.empty() ? "mmap" : "mmaphuge:", job.memory_path),
       absl::StrCat("--rw=", names[static_cast<size_t>(job.op)][random ? 1 : 0]),
       absl::StrCat("--bs=", job.block_bytes),
       absl::StrCat("--iodepth=", job.depth),

@@ -22,7 +22,7 @@ struct FioJob {
   Pattern pattern = Pattern::kSequential;
   uint32_t block_bytes = 0;
   int depth = 1;             // blocks in flight; each has its own memory
-  bool huge_pages = false;   // 2 MiB pages of the system's pool, otherwise plain ones
+  std::string memory_path;   // a file in huge pages, whose memory is used; empty: plain pages
   bool first_touch = false;  // the files are new
   bool uring = true;         // through io_uring, otherwise libaio
   uint64_t size_bytes = 0;   // of all files

@@ -2,7 +2,9 @@
 
 #include "tools/spillway/bench/io/memory.h"
 
+#include <linux/memfd.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -17,6 +19,8 @@ namespace {
 
 using base::kHugePageBytes;
 
+// fio maps a little more than its depth takes.
+constexpr uint64_t kRestBytes = 2 * kHugePageBytes;
 constexpr uint64_t kMostRegistered = uint64_t{1} << 30;  // per call of AddBuffer
 
 std::byte* Map(uint64_t size_bytes, int flags) {
@@ -47,13 +51,7 @@ std::string_view NameOf(PageKind kind) {
 absl::StatusOr<Memory> Memory::Make(uint64_t size_bytes, bool huge) {
   Memory memory;
   memory.size_bytes_ = base::RoundUp(std::max<uint64_t>(size_bytes, 1), kHugePageBytes);
-  if (huge) {
-    if (std::byte* const mapped = base::MapHugePages(memory.size_bytes_)) {
-      memory.data_ = memory.mapped_ = mapped;
-      memory.mapped_bytes_ = memory.size_bytes_;
-      memory.kind_ = PageKind::kHuge;
-    }
-  }
+  if (huge) memory.MapHugePages();
   if (memory.data_ == nullptr) {
     memory.mapped_bytes_ = memory.size_bytes_ + kHugePageBytes;
     memory.mapped_ = Map(memory.mapped_bytes_, 0);
@@ -72,9 +70,30 @@ absl::StatusOr<Memory> Memory::Make(uint64_t size_bytes, bool huge) {
   return memory;
 }
 
+void Memory::MapHugePages() {
+  const uint64_t bytes = size_bytes_ + kRestBytes;
+  const int fd = ::memfd_create("spillway-bench", MFD_CLOEXEC | MFD_HUGETLB | MFD_HUGE_2MB);
+  if (fd < 0) return;
+  std::byte* const mapped =
+      ::ftruncate(fd, static_cast<off_t>(bytes)) == 0 ? base::MapHugePages(bytes, fd) : nullptr;
+  if (mapped == nullptr) {
+    ::close(fd);
+    return;
+  }
+  fd_ = fd;
+  data_ = mapped_ = mapped;
+  mapped_bytes_ = bytes;
+  kind_ = PageKind::kHuge;
+}
+
+std::string Memory::path() const {
+  return fd_ < 0 ? "" : absl::StrCat("/proc/", ::getpid(), "/fd/", fd_);
+}
+
 Memory::Memory(Memory&& other) noexcept { *this = std::move(other); }
 
 Memory& Memory::operator=(Memory&& other) noexcept {
+  std::swap(fd_, other.fd_);
   std::swap(mapped_, other.mapped_);
   std::swap(mapped_bytes_, other.mapped_bytes_);
   std::swap(data_, other.data_);
@@ -85,6 +104,7 @@ Memory& Memory::operator=(Memory&& other) noexcept {
 
 Memory::~Memory() {
   if (mapped_ != nullptr) ::munmap(mapped_, mapped_bytes_);
+  if (fd_ >= 0) ::close(fd_);
 }
 
 void Memory::AddTo(io::IoEngine& engine) const {

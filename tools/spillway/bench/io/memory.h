@@ -23,7 +23,8 @@ enum class PageKind : uint8_t {
 };
 std::string_view NameOf(PageKind kind);  // "huge", "transparent", "plain"
 
-// Owns the memory. Move-only.
+// Owns the memory. Move-only. Memory in huge pages is a file without a name, so that fio can use
+// the same pages: how fast a device's bytes reach memory depends on where that lies.
 class Memory {
  public:
   // Rounds the size up to a multiple of 2 MiB, and fills the memory with bytes that do not
@@ -36,6 +37,8 @@ class Memory {
 
   std::span<std::byte> span() const { return {data_, size_bytes_}; }
   PageKind kind() const { return kind_; }
+  // Path of the file while this process runs; empty if the memory is not in huge pages.
+  std::string path() const;
 
   // Registers all of it with an engine.
   void AddTo(io::IoEngine& engine) const;
@@ -43,6 +46,9 @@ class Memory {
  private:
   Memory() = default;
 
+  void MapHugePages();
+
+  int fd_ = -1;  // the file
   std::byte* mapped_ = nullptr;
   uint64_t mapped_bytes_ = 0;
   std::byte* data_ = nullptr;
