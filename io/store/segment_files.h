@@ -5,8 +5,8 @@
 // commit. The allocator tracks which of their bytes are free.
 //
 // One idea: a file grows by fallocate, so a full file system is detected when room is requested,
-// not by a write in flight. A file grows in steps to amortise the cost of that call (up to 2 ms
-// each, measured on ext4).
+// not by a write in flight. A file grows in steps to amortise the cost of that call, which waits
+// for the file's requests in flight (GrowBytes).
 //
 // The cost of a file is paid when the file is used. Opening a store lists names, and reads the size
 // only of files that may have grown since the last commit. At most half of the files that the

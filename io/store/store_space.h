@@ -30,12 +30,12 @@
 
 namespace spillway::io {
 
-// A segment file grows by as many bytes as the store has, clamped to these two, or by a share of
-// the disk's free space if that is less: a small store has small files, and a large one grows them
-// rarely. A fallocate costs up to 2 ms on ext4, and 1 to 2 ms per MiB on tmpfs, which clears the
-// memory; writing a page costs 0.5 ms per MiB.
-inline constexpr uint64_t kLeastGrowBytes = uint64_t{4} << 20;
-inline constexpr uint64_t kGrowBytes = uint64_t{64} << 20;
+// Returns by how many bytes a segment file of a store of this size grows, where the disk and the
+// budget allow it: by as many as the store has, from 4 to 64 MiB; a large store by a quarter of
+// what it has, up to 1 GiB. So a small store has small files, and a large one grows them rarely:
+// while a file grows, ext4 and XFS let no direct request to it begin, and first wait for those in
+// flight.
+uint64_t GrowBytes(uint64_t store_bytes);
 
 // Returns the bytes that the catalog and its log may take of the first folder's file system beside
 // `extent_bytes` of pages. They are reserved when room is allocated.

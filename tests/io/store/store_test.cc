@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "io/store/store_space.h"
 #include "tests/io/store/store_test_util.h"
 #include "tests/seed.h"
 
@@ -309,16 +310,17 @@ TEST_F(FullFileSystemTest, AFullFileSystemIsResourceExhaustedAndACommitStillFits
     EXPECT_TRUE(PageIs(*store, io_, **store->FindTensor("w"), i, 1));
 }
 
-TEST_F(StoreTest, AFileGrowsByWhatTheStoreHasFrom4To64MiB) {
+TEST_F(StoreTest, AFileGrowsByWhatTheStoreHasFrom4To64MiBThenByAQuarter) {
   auto store = Open(Options());
   std::vector<uint64_t> mebibytes;
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < 330; ++i) {
     ASSERT_TRUE(store->Allocate(1 << 20).ok());
     const uint64_t size =
         std::filesystem::file_size(Options().folders[0] + "/spillway-segment-000000") >> 20;
     if (mebibytes.empty() || mebibytes.back() != size) mebibytes.push_back(size);
   }
-  EXPECT_THAT(mebibytes, ::testing::ElementsAre(4, 8, 16, 32, 64, 128, 192, 256));
+  EXPECT_THAT(mebibytes, ::testing::ElementsAre(4, 8, 16, 32, 64, 128, 192, 256, 320, 400));
+  EXPECT_EQ(GrowBytes(uint64_t{1} << 40), uint64_t{1} << 30);
 }
 
 TEST_F(FullFileSystemTest, AFileGrowsByAShareOfWhatASmallDiskHasFree) {
