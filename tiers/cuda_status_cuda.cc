@@ -31,10 +31,12 @@ std::string DescribeDriver() {
 }  // namespace
 
 bool IsLostDevice(cudaError_t error) {
-  switch (error) {
+  // A driver that is newer than the build's toolkit may report errors that the toolkit's headers do
+  // not name. Errors that CUDA 12.0 does not name are therefore here by number.
+  switch (static_cast<int>(error)) {
     case cudaErrorECCUncorrectable:
     case cudaErrorNvlinkUncorrectable:
-    case cudaErrorContained:
+    case 226:  // cudaErrorContained
     case cudaErrorIllegalAddress:
     case cudaErrorLaunchTimeout:
     case cudaErrorAssert:
@@ -44,7 +46,7 @@ bool IsLostDevice(cudaError_t error) {
     case cudaErrorInvalidAddressSpace:
     case cudaErrorInvalidPc:
     case cudaErrorLaunchFailure:
-    case cudaErrorTensorMemoryLeak:
+    case 721:  // cudaErrorTensorMemoryLeak
     case cudaErrorMpsClientTerminated:
     case cudaErrorExternalDevice:
     case cudaErrorUnknown: return true;

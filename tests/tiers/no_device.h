@@ -14,8 +14,8 @@
 namespace spillway::test {
 
 // Returns why the runtime of a device is not available here. Empty if it is, or if it should be, as
-// the host's always should. The build sets SPILLWAY_EXPECTS_CUDA if nvcc is there and CUDA was not
-// turned off.
+// the host's always should. The build sets SPILLWAY_EXPECTS_CUDA if nvcc is there, is not too old,
+// and CUDA was not turned off.
 inline std::string WhyNoDevice(Device device, const absl::Status& status) {
   if (device.kind() == Device::Kind::kHost) return "";
   const bool no_machine = absl::IsNotFound(status);

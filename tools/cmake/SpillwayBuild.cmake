@@ -81,6 +81,20 @@ if(NOT SPILLWAY_CUDA STREQUAL "OFF")
   if(CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
     find_package(CUDAToolkit REQUIRED)
+  else()
+    find_package(CUDAToolkit QUIET)  # for its version: an old toolkit fails the check if it does not fit the compiler
+  endif()
+  set(minimum_cuda 12.0)
+  if(CUDAToolkit_VERSION AND CUDAToolkit_VERSION VERSION_LESS minimum_cuda)
+    if(SPILLWAY_CUDA STREQUAL "ON")
+      message(FATAL_ERROR "SPILLWAY_CUDA=ON, but ${CUDAToolkit_NVCC_EXECUTABLE} is of CUDA ${CUDAToolkit_VERSION}, and "
+                          "Spillway needs ${minimum_cuda} or newer: configure with SPILLWAY_CUDA=OFF, or with --fresh "
+                          "and the nvcc of a newer toolkit in CUDACXX")
+    endif()
+    message(STATUS "CUDA: none, because ${CUDAToolkit_NVCC_EXECUTABLE} is of CUDA ${CUDAToolkit_VERSION}, and Spillway "
+                   "needs ${minimum_cuda} or newer")
+    set(SPILLWAY_EXPECTS_CUDA OFF)
+  elseif(CMAKE_CUDA_COMPILER)
     set(SPILLWAY_HAS_CUDA ON)
     set(CMAKE_CUDA_STANDARD 17)  # CMake 3.25 supports no later standard for nvcc
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
