@@ -37,7 +37,8 @@
 //
 // Every element is computed by the same sequence of correctly rounded fp32 operations. Every norm
 // and mean is computed in fp64, in an order that depends on the shape alone. So the bits do not
-// depend on threads, tiles, budgets or the instruction set. src/optim/FORMATS.md describes the
+// depend on threads, tiles, budgets or the instruction set. Of an element that is NaN, only that it
+// is NaN does not depend on them: its sign and payload may. src/optim/FORMATS.md describes the
 // bytes of each format.
 
 #ifndef SPILLWAY_OPTIMIZER_H_

@@ -5,7 +5,8 @@
 //
 // The one idea: every element is computed by the same sequence of correctly rounded fp32 operations
 // (multiply, add, divide, square root; no fused multiply-add), so that the bits depend neither on
-// how a tile is cut, nor on alignment, nor on the instruction set that run-time dispatch picks.
+// how a tile is cut, nor on alignment, nor on the instruction set that run-time dispatch picks. Of
+// an element that is NaN, only that it is NaN does not depend on them: its sign and payload may.
 
 #ifndef SPILLWAY_OPTIM_RULE_KERNELS_H_
 #define SPILLWAY_OPTIM_RULE_KERNELS_H_

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tests the rules' kernels. They give the bits of the reference, which takes one element at a time,
-// on every instruction set of this machine, for any length, cut and alignment. They follow PyTorch,
-// and AdamW follows the rule in double.
+// on every instruction set of this machine, for any length, cut and alignment, and NaN where it
+// gives NaN. They follow PyTorch, and AdamW follows the rule in double.
 
 #include "src/optim/rule_kernels.h"
 
@@ -11,6 +11,7 @@
 #include <hwy/targets.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -59,6 +60,14 @@ RuleRun RunOf(const Rule& rule, Buffers& b, size_t begin, size_t end) {
 void Reference(const RuleFactors& f, Buffers& b, size_t begin, size_t end) {
   for (size_t i = begin; i < end; ++i)
     UpdateReference(f, b.gradient[i], &b.master[i], &b.moment1[i], &b.moment2[i]);
+}
+
+// Whether the values have equal bits, or both are NaN.
+bool AreSame(const std::vector<float>& a, const std::vector<float>& b) {
+  return std::ranges::equal(a, b, [](float x, float y) {
+    return (std::isnan(x) && std::isnan(y)) ||
+           std::bit_cast<uint32_t>(x) == std::bit_cast<uint32_t>(y);
+  });
 }
 
 RuleFactors SomeFactors(const Rule& rule) {
@@ -146,6 +155,26 @@ TEST_P(RuleKernel, KeepsNaN) {
   b.master[19] = -nan;
   UpdateElements(SomeFactors(rule_), RunOf(rule_, b, 0, 20));
   EXPECT_TRUE(std::isnan(b.master[3]) && std::isnan(b.master[19]));
+}
+
+// Where two different NaNs meet, the instruction set may decide which of them the result is.
+TEST_P(RuleKernel, GivesNaNWhereTheReferenceDoes) {
+  constexpr size_t kElements = 70;  // each of the 16 combinations, in whole vectors and after them
+  Buffers b = RandomBuffers(kElements, 9);
+  for (size_t i = 0; i < kElements; ++i) {
+    if ((i & 1) != 0) b.gradient[i] = std::bit_cast<float>(0x7fc00001U);
+    if ((i & 2) != 0) b.master[i] = std::bit_cast<float>(0xffc00002U);
+    if ((i & 4) != 0) b.moment1[i] = std::bit_cast<float>(0xffc00003U);
+    if ((i & 8) != 0) b.moment2[i] = std::bit_cast<float>(0x7fc00004U);
+  }
+  for (size_t n = 0; n <= kElements; ++n) {
+    Buffers got = b, expected = b;
+    Reference(SomeFactors(rule_), expected, 0, n);
+    UpdateElements(SomeFactors(rule_), RunOf(rule_, got, 0, n));
+    EXPECT_TRUE(AreSame(got.master, expected.master)) << n;
+    EXPECT_TRUE(AreSame(got.moment1, expected.moment1)) << n;
+    EXPECT_TRUE(AreSame(got.moment2, expected.moment2)) << n;
+  }
 }
 
 // A state of blocks spreads a gradient that is not finite to the block's other elements. A weight
