@@ -6,10 +6,11 @@
 //
 // Every call may be made from any thread at any time, except that no other call may run during the
 // destructor. Commit, Restore and Unregister run one at a time. While one of them runs, calls that
-// request a lease, declare uses, register a tensor, evict or discard a tile, or end a step wait
-// until it is over. Commit, Snapshot and Restore require that no lease is held or waited for, and
-// that no tensor is being registered. A lease that was released on a stream no longer counts as
-// held: if only such leases are left, these calls, and Unregister, wait for the streams.
+// request a lease, declare uses, register a tensor, evict or discard a tile, end a step, or make a
+// snapshot wait until it is over. Commit, Snapshot and Restore require that no lease is held or
+// waited for, and that no tensor is being registered. A lease that was released on a stream no
+// longer counts as held: if only such leases are left, these calls, and Unregister, wait for the
+// streams.
 //
 // A process that was forked from the one that opened an engine has neither the engine's threads nor
 // its memory. In it, every call that returns a status fails with FailedPrecondition, and the
@@ -37,7 +38,8 @@
 //                          EngineOptions::stop ended Open
 // A failed write is reported by the next Acquire, AcquireHost or EndStep. Commit tries it again,
 // and fails if that fails. So nothing is committed after it until a retry of that write has
-// succeeded.
+// succeeded. A transient tensor's bytes are part of no commit, and stay in memory: Commit does not
+// try its writes again.
 
 #ifndef SPILLWAY_ENGINE_H_
 #define SPILLWAY_ENGINE_H_

@@ -19,9 +19,9 @@ namespace spillway {
 //   - the transfers that must end before a Restore;
 //   - the streams on which leases were released, in Commit, Snapshot and Restore;
 //   - the plan, in WaitForPlan;
-//   - another thread's Commit, Restore or Unregister, in Commit, Restore, Register, Prefetch,
-//     Evict, EndStep and WaitForPlan. But `check` does not run while two calls of Register, Restore
-//     and Unregister wait for each other.
+//   - another thread's Commit, Restore or Unregister, in Commit, Snapshot, Restore, Register,
+//     Prefetch, Evict, EndStep and WaitForPlan. But `check` does not run while two calls of
+//     Register, Restore and Unregister wait for each other.
 //
 // If `check` returns true, the call ends with Cancelled, after writes in flight have ended. Then
 // the call holds no lease, the last commit is the one before, the step has not ended, the plan is

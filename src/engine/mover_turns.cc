@@ -77,7 +77,7 @@ absl::Status Mover::Flush() {
   // The kernels that ended meanwhile may have failed, and bytes in pinned memory are not copied.
   SPILLWAY_RETURN_IF_ERROR(transfers().CheckDevice());
   SPILLWAY_RETURN_IF_ERROR(CheckIdle("Commit"));
-  SPILLWAY_RETURN_IF_ERROR(pager_.TakeFinalError());
+  SPILLWAY_RETURN_IF_ERROR(pager_.TakeLostError());
   CallerWaits::Request request(&waits_);
   pager_.Commit(request.ticket);
   absl::Status status = WaitFor(&request, TimelineEvent::kNoTile);
@@ -136,7 +136,10 @@ absl::Status Mover::CheckIdle(std::string_view what) {
 
 absl::Status Mover::CheckNoLeases(std::string_view what) {
   const Entry entry(this);
-  SPILLWAY_RETURN_IF_ERROR(WaitForStreams(what));
+  do {
+    SPILLWAY_RETURN_IF_ERROR(WaitForTurn());
+    SPILLWAY_RETURN_IF_ERROR(WaitForStreams(what));
+  } while (has_turn_);
   return CheckIdle(what);
 }
 

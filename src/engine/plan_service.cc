@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <new>
 #include <system_error>
 #include <utility>
@@ -21,9 +22,14 @@ namespace {
 using base::MutexLock;
 
 // Lowers the calling thread's priority, so that the threads that lease and the mover get the cores
-// first.
-constexpr int kNice = 10;
-void LowerPriority() { (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice); }
+// first. They may have a low priority themselves.
+constexpr int kNicer = 10;
+constexpr int kLeastPriority = 19;
+void LowerPriority() {
+  const auto thread = static_cast<id_t>(::gettid());
+  const int inherited = ::getpriority(PRIO_PROCESS, thread);
+  (void)::setpriority(PRIO_PROCESS, thread, std::min(inherited + kNicer, kLeastPriority));
+}
 
 }  // namespace
 

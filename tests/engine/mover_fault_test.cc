@@ -9,9 +9,11 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "io/faulty_io_engine.h"
 #include "io/make_io_engine.h"
 #include "tests/engine/open_mover.h"
@@ -158,6 +160,19 @@ TEST_P(MoverFaultTest, ACommitTriesAllWritesThatFailedAgain) {
   const absl::Status status = FlushAll(*mover_);
   ASSERT_TRUE(status.ok()) << status;
   CheckAll();
+}
+
+TEST_P(MoverFaultTest, ASnapshotWaitsForTheCommitOfAnotherThread) {
+  for (TileIndex tile = 0; tile < 4; ++tile) ASSERT_TRUE(Put(tile).ok());
+  faulty_->Inject({.kind = Fault::Kind::kDelay,
+                   .op = io::IoOp::kWrite,
+                   .count = 1000,
+                   .delay = absl::Milliseconds(20)});
+  std::thread commits([&] { EXPECT_TRUE(FlushAll(*mover_).ok()); });
+  while (faulty_->faults_met() == 0) std::this_thread::yield();
+  const absl::Status status = mover_->CheckNoLeases("Snapshot");
+  EXPECT_TRUE(status.ok()) << status;
+  commits.join();
 }
 
 TEST_P(MoverFaultTest, WhatIsForgottenCannotBeDiscardedOrEvicted) {

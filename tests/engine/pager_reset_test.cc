@@ -167,15 +167,20 @@ TEST(PagerStop, NothingIsWrittenThatNobodyRequested) {
   }
 }
 
-// A commit tries the writes of its own tiles again, so it need not report them first.
-TEST_F(PagerReset, AFailedWriteOfATransientTileIsReportedByACommit) {
+// A commit tries the writes of its own tiles again. It does not need those of transient tiles,
+// whose bytes are still in memory: their failure stays for the next caller that is not a commit.
+TEST_F(PagerReset, AFailedWriteOfATransientTileFailsNoCommitAndIsReportedAfterIt) {
   for (const TileIndex tile : {TileIndex{2}, TileIndex{3}}) {
     Write(tile);
     ASSERT_TRUE(pager_.Evict(tile).ok());
     RunWithFailedWrites();
+    EXPECT_TRUE(pager_.TakeLostError().ok());
+    pager_.Commit(kTicket);
+    EXPECT_TRUE(Has(Run(), Action::Kind::kGrant));
     const bool is_transient = tile == 3;
-    EXPECT_EQ(pager_.TakeFinalError().ok(), !is_transient);
-    EXPECT_EQ(pager_.TakeWriteError().ok(), is_transient);
+    EXPECT_EQ(pager_.TakeWriteError().ok(), !is_transient);
+    EXPECT_TRUE(pager_.TakeWriteError().ok());
+    EXPECT_FALSE(Has(Read(tile), Transfer::kZero)) << "its bytes are still there";
   }
 }
 

@@ -6,10 +6,14 @@
 #include "src/engine/plan_service.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <future>
 #include <new>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "spillway/interrupt.h"
@@ -60,6 +64,29 @@ TEST(PlanService, MakesThePlanThatIsMadeAtOnceToo) {
     EXPECT_EQ((*made->plan)->step().plan.bytes, at_once->bytes);
     EXPECT_EQ((*made->plan)->step().plan.seam, at_once->seam);
     EXPECT_GT((*made->plan)->step().bound.total(), 0u);
+  }
+}
+
+// A program that runs under `nice` lowers the priority of every thread.
+TEST(PlanService, ItsThreadHasALowerPriorityThanItsCallers) {
+  for (const int nicer : {0, 15}) {
+    std::thread caller([nicer] {
+      const auto priority = [] {
+        return ::getpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()));
+      };
+      const int nice = std::min(priority() + nicer, 19);
+      ASSERT_EQ(::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), nice), 0);
+      int planner = -1;
+      PlanService service(HalfOf(100));
+      service.Make(1, [&](const auto&) {
+        planner = priority();
+        return TilesTwice(100);
+      });
+      ASSERT_TRUE(service.Wait().ok());
+      EXPECT_EQ(planner, std::min(nice + 10, 19));
+      EXPECT_EQ(priority(), nice);
+    });
+    caller.join();
   }
 }
 

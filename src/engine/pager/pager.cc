@@ -197,8 +197,13 @@ void Pager::TransferDone(TileIndex tile, const absl::Status& status) {
     // in fails again. A lease whose stream waits for the copy is not requested again, so that
     // failure is recorded here.
     const bool is_streams = ended.transfer == Transfer::kCopyIn && ended.job == nullptr;
-    if (is_write || ended.is_leased || (is_streams && !ended.planned))
-      pages_.failures().SetUntold(status, is_write && !pages_[tile].tile->transient);
+    using Kind = WriteFailures::Kind;
+    if (is_write) {
+      pages_.failures().SetUntold(status,
+                                  pages_[tile].tile->transient ? Kind::kUnneeded : Kind::kRetried);
+    } else if (ended.is_leased || (is_streams && !ended.planned)) {
+      pages_.failures().SetUntold(status, Kind::kLost);
+    }
     if (ended.transfer == Transfer::kCopyIn && absl::IsDataLoss(status)) DropLost(tile);
     EndDiscard(tile);
     plan_.Abandon(/*deviated=*/true);

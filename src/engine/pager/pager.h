@@ -122,8 +122,8 @@ class Pager {
   bool IsAwaited(TileIndex tile) const { return jobs_.IsAwaited(tile); }
   // Returns a failure that was not reported to any caller, once; ok if there is none.
   absl::Status TakeWriteError() { return pages_.failures().TakeUntold(); }
-  // The same, unless it is a write's that a commit tries again.
-  absl::Status TakeFinalError() { return pages_.failures().TakeFinal(); }
+  // The same, if bytes are lost. No commit may follow such a failure before a caller knows of it.
+  absl::Status TakeLostError() { return pages_.failures().TakeLost(); }
   // Records that a caller is told of `failure` now.
   void Told(const absl::Status& failure) { pages_.failures().Told(failure); }
   // Why the request for a lease has not been granted yet; nullopt if it has been.

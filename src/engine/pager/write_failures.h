@@ -6,6 +6,7 @@
 #ifndef SPILLWAY_ENGINE_PAGER_WRITE_FAILURES_H_
 #define SPILLWAY_ENGINE_PAGER_WRITE_FAILURES_H_
 
+#include <cstdint>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -17,14 +18,20 @@ class WriteFailures {
  public:
   explicit WriteFailures(Leases* leases) : leases_(*leases) {}
 
+  // In the order of what matters more.
+  enum class Kind : uint8_t {
+    kRetried,   // a write that a commit tries again, because its tile belongs to the commit
+    kUnneeded,  // a write of a tile that is still in memory and belongs to no commit
+    kLost,      // what a caller has, or has written, is lost
+  };
+
   // Keeps a failure that no caller was told of. The next lease reports it, so all counts are
   // closed: no reader takes a lease without the lock.
-  // `is_retried`: a commit will try it again, as it does the writes of tiles that belong to it.
-  void SetUntold(const absl::Status& failure, bool is_retried) {
+  void SetUntold(const absl::Status& failure, Kind kind) {
     leases_.CloseAll();
-    if (is_retried && !untold_.ok() && !is_retried_) return;  // the other matters more
+    if (!untold_.ok() && kind < kind_) return;
     untold_ = failure;
-    is_retried_ = is_retried;
+    kind_ = kind;
   }
   // The failure that no caller was told of; ok if there is none.
   const absl::Status& untold() const { return untold_; }
@@ -34,12 +41,12 @@ class WriteFailures {
   }
   // Returns the failure that no caller was told of, and clears it.
   absl::Status TakeUntold() { return std::exchange(untold_, absl::OkStatus()); }
-  // The same, unless a commit will try it again.
-  absl::Status TakeFinal() { return is_retried_ ? absl::OkStatus() : TakeUntold(); }
+  // The same, if bytes are lost.
+  absl::Status TakeLost() { return kind_ == Kind::kLost ? TakeUntold() : absl::OkStatus(); }
   // Records that a commit has tried again the writes that failed, and that its caller knows how
   // that ended.
   void CommitEnded() {
-    if (is_retried_) untold_ = absl::OkStatus();
+    if (kind_ == Kind::kRetried) untold_ = absl::OkStatus();
   }
 
   // Records the result of a write. After a failure, nothing is written that no caller requested,
@@ -50,7 +57,7 @@ class WriteFailures {
  private:
   Leases& leases_;
   absl::Status untold_;
-  bool is_retried_ = false;  // of the last failure
+  Kind kind_ = Kind::kRetried;  // of `untold_`
   bool last_failed_ = false;
 };
 
