@@ -143,7 +143,7 @@ void BM_StopPlanning(benchmark::State& state) {
   const double begin = base::Now();
   {
     engine::PlanService service(budgets);
-    service.Make(1, [&trace](const auto&) { return trace; });
+    service.Make([&trace](const auto&) { return trace; });
     (void)service.Wait();
   }
   const double seconds = base::Now() - begin;
@@ -151,7 +151,7 @@ void BM_StopPlanning(benchmark::State& state) {
   for (auto _ : state) {
     for (int moment = 0; moment < kMoments; ++moment) {
       std::optional<engine::PlanService> service(std::in_place, budgets);
-      service->Make(1, [&trace](const auto&) { return trace; });
+      service->Make([&trace](const auto&) { return trace; });
       std::this_thread::sleep_for(std::chrono::duration<double>(seconds * moment / kMoments));
       const double stop = base::Now();
       service.reset();

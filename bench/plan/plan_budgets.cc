@@ -57,8 +57,7 @@ absl::StatusOr<Point> Try(const plan::Trace& trace, int percent, int num_policie
   for (int i = 0; i < num_policies; ++i) {
     options.policy = static_cast<plan::Policy>(i);
     SPILLWAY_ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(trace, options));
-    SPILLWAY_ASSIGN_OR_RETURN(const plan::SimulatedStep step,
-                              plan::Simulate(trace, plan, plan::Rates()));
+    SPILLWAY_ASSIGN_OR_RETURN(const plan::SimulatedStep step, plan::Simulate(trace, plan));
     point.steps.push_back(step);
   }
   point.bound = plan::BoundBytes(trace, options);

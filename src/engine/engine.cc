@@ -33,8 +33,8 @@ using engine::TileIndex;
 
 class EngineImpl final : public LeasingEngine {
  public:
-  static absl::StatusOr<std::unique_ptr<Engine>> Open(EngineOptions options,
-                                                      const engine::OpenChoices& choices);
+  friend absl::StatusOr<std::unique_ptr<Engine>> engine::OpenEngine(EngineOptions,
+                                                                    const engine::OpenChoices&);
   ~EngineImpl() override;
 
   absl::StatusOr<TensorId> Register(const TensorSpec& spec, const Reader& reader) override;
@@ -50,7 +50,7 @@ class EngineImpl final : public LeasingEngine {
   absl::Status Commit(std::string_view user_state) override;
   std::optional<std::string> UserState() const override {
     if (process_.is_forked()) return std::nullopt;
-    base::MutexLock lock(&committed_mu_);
+    base::MutexLock lock(&mu_);
     return user_state_;
   }
   uint64_t CommitNumber() const override;
@@ -74,12 +74,11 @@ class EngineImpl final : public LeasingEngine {
   std::string io_name_;
   std::string store_id_;
 
-  mutable base::Mutex committed_mu_;
-  std::optional<std::string> user_state_ ABSL_GUARDED_BY(committed_mu_);
-  uint64_t commits_ ABSL_GUARDED_BY(committed_mu_) = 0;
+  mutable base::Mutex mu_;
+  std::optional<std::string> user_state_ ABSL_GUARDED_BY(mu_);
+  uint64_t commits_ ABSL_GUARDED_BY(mu_) = 0;
 
-  mutable base::Mutex announce_mu_;
-  std::vector<std::string> fallbacks_ ABSL_GUARDED_BY(announce_mu_);
+  std::vector<std::string> fallbacks_ ABSL_GUARDED_BY(mu_);
 };
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(EngineOptions options) {
@@ -88,11 +87,6 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(EngineOptions options) {
 
 absl::StatusOr<std::unique_ptr<Engine>> engine::OpenEngine(EngineOptions options,
                                                            const OpenChoices& choices) {
-  return EngineImpl::Open(std::move(options), choices);
-}
-
-absl::StatusOr<std::unique_ptr<Engine>> EngineImpl::Open(EngineOptions options,
-                                                         const engine::OpenChoices& choices) {
   auto engine = std::make_unique<EngineImpl>();
   EngineImpl* self = engine.get();
   const auto announce = [self](std::string_view what) { self->Announce(what); };
@@ -102,7 +96,7 @@ absl::StatusOr<std::unique_ptr<Engine>> EngineImpl::Open(EngineOptions options,
   engine->page_bytes_ = engine::PageBytes(options);
   if (parts.store != nullptr) {
     engine->page_bytes_ = parts.store->page_bytes();
-    base::MutexLock lock(&engine->committed_mu_);
+    base::MutexLock lock(&engine->mu_);
     engine->user_state_ = parts.store->UserState();
     engine->io_name_ = std::string(parts.io->name());
     engine->store_id_ = parts.store->id();
@@ -133,7 +127,7 @@ EngineImpl::~EngineImpl() {
 
 void EngineImpl::Announce(std::string_view what) {
   {
-    base::MutexLock lock(&announce_mu_);
+    base::MutexLock lock(&mu_);
     if (std::find(fallbacks_.begin(), fallbacks_.end(), what) != fallbacks_.end()) return;
     fallbacks_.emplace_back(what);
   }
@@ -240,7 +234,7 @@ absl::Status EngineImpl::Commit(std::string_view user_state) {
   SPILLWAY_RETURN_IF_ERROR(CheckHasStore("Commit"));
   return mover_->Commit([&](io::Store* store) {
     SPILLWAY_RETURN_IF_ERROR(store->Commit(user_state));
-    base::MutexLock lock(&committed_mu_);
+    base::MutexLock lock(&mu_);
     user_state_ = std::string(user_state);
     ++commits_;
     return absl::OkStatus();
@@ -271,7 +265,7 @@ absl::Status EngineImpl::Restore(std::string_view label) {
   SPILLWAY_RETURN_IF_ERROR(CheckHasStore("Restore"));
   const auto go_back = [&](io::Store* store) {
     const absl::Status status = store->Restore(label);
-    base::MutexLock lock(&committed_mu_);
+    base::MutexLock lock(&mu_);
     if (status.ok()) user_state_ = store->UserState();
     return status;
   };
@@ -295,14 +289,11 @@ uint64_t EngineImpl::CommitNumber() const {
 EngineStats EngineImpl::Stats() const {
   if (process_.is_forked()) return {};
   EngineStats stats = mover_->Stats();
-  {
-    base::MutexLock lock(&committed_mu_);
-    stats.commits = commits_;
-  }
   stats.placement = options_.placement;
   stats.io_engine = io_name_;
   stats.device = transfers().runtime().name();
-  base::MutexLock lock(&announce_mu_);
+  base::MutexLock lock(&mu_);
+  stats.commits = commits_;
   stats.fallbacks = fallbacks_;
   return stats;
 }

@@ -67,13 +67,11 @@ absl::StatusOr<Granted> Mover::Acquire(TileIndex tile, Tier tier, Access access,
   return Granted{.data = transfers().arena(tier) + *offset};
 }
 
-namespace {
-
-absl::Status IsGone(const std::string& tile) {
-  return absl::NotFoundError(absl::StrCat(tile, " was unregistered: its id is void"));
+absl::Status Mover::WaitToUse(TileIndex tile) {
+  SPILLWAY_RETURN_IF_ERROR(WaitForTurn());
+  if (!pager_.pages()[tile].is_gone) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat(describe_(tile), " was unregistered: its id is void"));
 }
-
-}  // namespace
 
 absl::StatusOr<Granted> Mover::AcquireLocked(TileIndex tile, Tier tier, Access access,
                                              StreamId stream) {
@@ -82,8 +80,7 @@ absl::StatusOr<Granted> Mover::AcquireLocked(TileIndex tile, Tier tier, Access a
   bool was_stored = false;
   {
     const Entry entry(this);
-    SPILLWAY_RETURN_IF_ERROR(WaitForTurn());
-    if (pager_.pages()[tile].is_gone) return IsGone(describe_(tile));
+    SPILLWAY_RETURN_IF_ERROR(WaitToUse(tile));
     SPILLWAY_RETURN_IF_ERROR(pager_.TakeWriteError());
     CallerWaits::Request request(&waits_);
     plan::StepRecorder* const trace = planner_.Recording();
@@ -187,8 +184,7 @@ void Mover::ClearDeclared() {
 
 absl::Status Mover::Evict(TileIndex tile) {
   const Entry entry(this);
-  SPILLWAY_RETURN_IF_ERROR(WaitForTurn());
-  if (pager_.pages()[tile].is_gone) return IsGone(describe_(tile));
+  SPILLWAY_RETURN_IF_ERROR(WaitToUse(tile));
   SPILLWAY_RETURN_IF_ERROR(pager_.Evict(tile));
   Dispatch();
   return absl::OkStatus();
@@ -197,8 +193,7 @@ absl::Status Mover::Evict(TileIndex tile) {
 absl::Status Mover::Discard(TileIndex tile) {
   const base::Uninterrupted to_its_end;
   const Entry entry(this);
-  SPILLWAY_RETURN_IF_ERROR(WaitForTurn());
-  if (pager_.pages()[tile].is_gone) return IsGone(describe_(tile));
+  SPILLWAY_RETURN_IF_ERROR(WaitToUse(tile));
   SPILLWAY_RETURN_IF_ERROR(pager_.Discard(tile));
   if (auto* trace = planner_.Recording()) trace->Discard(tile, base::Now());
   Dispatch();

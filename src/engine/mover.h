@@ -131,6 +131,7 @@ class Mover final : public PagerDriver {
   // Calls that need the engine exclusively.
   // Waits until no call has a turn. Cancelled if interrupted before that.
   absl::Status WaitForTurn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status WaitToUse(TileIndex tile) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Waits until no lease waits for a stream, or until a caller holds or requests a lease. Cancelled
   // if interrupted before that.
   absl::Status WaitForStreams(std::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

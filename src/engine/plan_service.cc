@@ -46,18 +46,17 @@ PlanService::~PlanService() {
   if (thread_.joinable()) thread_.join();
 }
 
-void PlanService::Make(uint64_t request, TraceMaker step) {
+void PlanService::Make(TraceMaker step) {
   {
     MutexLock lock(&mu_);
     SPILLWAY_CHECK(!is_making_ && !made_);
-    request_ = request;
     asked_ = std::move(step);
     is_making_ = true;
     changed_.NotifyAll();
   }
   if (StartThread()) return;
   MutexLock lock(&mu_);
-  made_ = MakeNow(request, std::exchange(asked_, nullptr));
+  made_ = MakeNow(std::exchange(asked_, nullptr));
   is_making_ = false;
   changed_.NotifyAll();
 }
@@ -103,19 +102,17 @@ void PlanService::Run() {
   LowerPriority();
   while (true) {
     TraceMaker step;
-    uint64_t request = 0;
     std::vector<std::shared_ptr<const void>> left;
     {
       MutexLock lock(&mu_);
       while (!asked_ && left_.empty() && !stops_) changed_.Wait(&mu_);
       if (stops_) return;
       step = std::exchange(asked_, nullptr);
-      request = request_;
       left.swap(left_);
     }
     left.clear();
     if (step == nullptr) continue;
-    Made made = MakeNow(request, step);
+    Made made = MakeNow(step);
     step = nullptr;
     MutexLock lock(&mu_);
     made_ = std::move(made);
@@ -124,19 +121,17 @@ void PlanService::Run() {
   }
 }
 
-PlanService::Made PlanService::MakeNow(uint64_t request, const TraceMaker& step) const {
+PlanService::Made PlanService::MakeNow(const TraceMaker& step) const {
   try {
-    return Plan(request, step);
+    return Plan(step);
   } catch (const std::bad_alloc&) {
-    return {.request = request,
-            .plan = absl::ResourceExhaustedError("there is not enough memory to plan the step")};
+    return {.plan = absl::ResourceExhaustedError("there is not enough memory to plan the step")};
   }
 }
 
-PlanService::Made PlanService::Plan(uint64_t request, const TraceMaker& step) const {
+PlanService::Made PlanService::Plan(const TraceMaker& step) const {
   plan::Trace trace = step(stops_);
-  if (absl::Status status = plan::Validate(trace, &stops_); !status.ok())
-    return {.request = request, .plan = status};
+  if (absl::Status status = plan::Validate(trace, &stops_); !status.ok()) return {.plan = status};
   plan::PlanOptions options = options_;
   const plan::Reserve reserve = plan::ReserveFor(trace, options.frame_alignment, &stops_);
   options.device_reserve_bytes = reserve.device_bytes;
@@ -145,13 +140,12 @@ PlanService::Made PlanService::Plan(uint64_t request, const TraceMaker& step) co
   // If the step's leases or its reserved frames leave no room for the reserve, the plan is made
   // without it. Some leases are slower then.
   if (!plan.ok() && reserve != plan::Reserve{}) plan = plan::MakePlan(trace, options_);
-  if (!plan.ok()) return {.request = request, .plan = plan.status()};
+  if (!plan.ok()) return {.plan = plan.status()};
   const plan::BytesBound bytes = plan::BoundBytes(trace, options_);
   auto bound = std::make_shared<const plan::SecondsBound>(trace, options_, bytes);
   plan->options.stop = nullptr;  // the service may end before the plan does
-  if (stops_) return {.request = request, .plan = absl::CancelledError("the engine closes")};
-  return {.request = request,
-          .plan = std::make_shared<PlanFollower>(
+  if (stops_) return {.plan = absl::CancelledError("the engine closes")};
+  return {.plan = std::make_shared<PlanFollower>(
               StepPlan{std::move(trace), *std::move(plan), bytes}, &stops_),
           .bound = std::move(bound)};
 }

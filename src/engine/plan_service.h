@@ -27,7 +27,6 @@ namespace spillway::engine {
 class PlanService {
  public:
   struct Made {
-    uint64_t request = 0;                                // the number given to Make
     absl::StatusOr<std::shared_ptr<PlanFollower>> plan;  // positioned at the plan's start
     std::shared_ptr<const plan::SecondsBound> bound;     // null if there is no plan
   };
@@ -40,10 +39,9 @@ class PlanService {
   PlanService(const PlanService&) = delete;
   PlanService& operator=(const PlanService&) = delete;
 
-  // Starts to make the plan of a step. `step` makes the step's trace, on the service's thread. The
-  // caller chooses the number `request`. If no thread can be started, the plan is made before Make
-  // returns. REQUIRES: not busy.
-  void Make(uint64_t request, TraceMaker step);
+  // Starts to make the plan of a step. `step` makes the step's trace, on the service's thread. If
+  // no thread can be started, the plan is made before Make returns. REQUIRES: not busy.
+  void Make(TraceMaker step);
   // Whether a plan is being made, or is made and was not taken yet.
   bool is_busy() const;
   // Returns the plan that has been made, once; empty if there is none. An error in place of the
@@ -55,8 +53,8 @@ class PlanService {
   void Free(std::shared_ptr<const void> what);
 
  private:
-  Made MakeNow(uint64_t request, const TraceMaker& step) const;
-  Made Plan(uint64_t request, const TraceMaker& step) const;
+  Made MakeNow(const TraceMaker& step) const;
+  Made Plan(const TraceMaker& step) const;
   // Starts the thread if it does not run yet. Returns whether it runs.
   bool StartThread();
   void Run();
@@ -64,8 +62,7 @@ class PlanService {
   plan::PlanOptions options_;
   std::atomic<bool> stops_ = false;
   mutable base::Mutex mu_;
-  TraceMaker asked_ ABSL_GUARDED_BY(mu_);  // null if nothing is requested
-  uint64_t request_ ABSL_GUARDED_BY(mu_) = 0;
+  TraceMaker asked_ ABSL_GUARDED_BY(mu_);        // null if nothing is requested
   bool is_making_ ABSL_GUARDED_BY(mu_) = false;  // or is requested to
   std::optional<Made> made_ ABSL_GUARDED_BY(mu_);
   std::vector<std::shared_ptr<const void>> left_ ABSL_GUARDED_BY(mu_);  // to be freed by the thread

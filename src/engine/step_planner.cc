@@ -149,7 +149,7 @@ absl::StatusOr<std::shared_ptr<PlanFollower>> StepPlanner::Next() {
     next.failure = absl::OkStatus();
     if (service_->is_busy()) return nullptr;
     next.request = ++requests_;
-    service_->Make(next.request, TraceOf(next));
+    service_->Make(TraceOf(next));
     TakeMade();  // the plan may have been made at once
   }
   SPILLWAY_RETURN_IF_ERROR(next.failure);
@@ -163,7 +163,7 @@ void StepPlanner::TakeMade() {
   if (!made) return;
   ++plans_made_;
   for (auto& [fingerprint, step] : known_) {
-    if (step.request != made->request) continue;
+    if (step.request != requests_) continue;
     step.failure = made->plan.status();
     if (!made->plan.ok()) return;
     step.plan = *std::move(made->plan);

@@ -31,10 +31,7 @@ void TimelineRecorder::BeginTransfer(const Action& action, int64_t now_ns) {
 }
 
 void TimelineRecorder::EndTransfer(TileIndex tile, uint64_t size_bytes, bool ok, int64_t now_ns) {
-  const auto found = moving_.find(tile);
-  if (found == moving_.end()) return;
-  const Moving moving = found->second;
-  moving_.erase(found);
+  const Moving moving = moving_.extract(tile).mapped();
   TimelineEvent event{.reason = moving.reason,
                       .failed = !ok,
                       .tile = tile,
@@ -110,12 +107,11 @@ void TimelineRecorder::Explain(Ticket ticket, const Stall& stall, int64_t now_ns
 }
 
 void TimelineRecorder::EndWait(Ticket ticket, int64_t now_ns) {
-  const auto found = waits_.find(ticket);
-  PushStall(found->second, now_ns);
+  const Wait wait = waits_.extract(ticket).mapped();
+  PushStall(wait, now_ns);
   Caller& caller = ThisCaller();
-  caller.tile = found->second.tile;
+  caller.tile = wait.tile;
   caller.since_ns = now_ns;
-  waits_.erase(found);
 }
 
 void TimelineRecorder::PushStall(const Wait& wait, int64_t now_ns) {

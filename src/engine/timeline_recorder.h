@@ -2,7 +2,7 @@
 //
 // Keeps the newest events of a timeline in bounded memory, and tracks what is under way: transfers
 // that have begun, callers that wait and callers that compute. It decides nothing: the mover
-// reports everything. A wait is split where its cause changes (stall.h).
+// reports everything. A wait is split where its cause changes (pager_stall.cc).
 //
 // Recording costs 0.1 µs of the 0.3 µs of a lease, and 0.7 µs of the 12 µs of a lease that moves
 // bytes. If no timeline is recorded, there is one branch at each place.

@@ -22,14 +22,9 @@ uint64_t Bound(const Keeping& keeping, uint64_t capacity) {
   return static_cast<uint64_t>(std::max(0.0, std::floor(bytes * (1 - 1e-12))));
 }
 
-// These return the uses as if transfers in the other direction were free.
-Keeping ReadsOnly(Keeping keeping) {
-  for (Use& use : keeping.uses) use.dirties = use.forced_write = false;
-  keeping.Finish();
-  return keeping;
-}
-Keeping WritesOnly(Keeping keeping) {
-  for (Use& use : keeping.uses) use.needs = use.forced_write = false;
+// Returns the uses as if the transfers that `what` (needs or dirties) causes were free.
+Keeping Without(Keeping keeping, bool Use::* what) {
+  for (Use& use : keeping.uses) use.*what = use.forced_write = false;
   keeping.Finish();
   return keeping;
 }
@@ -102,8 +97,8 @@ BytesBound BoundBytes(const Trace& trace, const PlanOptions& budgets) {
   const Keeping pooled = PooledUses(trace, events);
   if (budgets.stop) return bound;
   const uint64_t memory = Both(budgets.device_bytes, budgets.pinned_bytes);
-  bound.nvme_read = Bound(ReadsOnly(pooled), memory);
-  if (!budgets.stop) bound.nvme_written = Bound(WritesOnly(pooled), memory);
+  bound.nvme_read = Bound(Without(pooled, &Use::dirties), memory);
+  if (!budgets.stop) bound.nvme_written = Bound(Without(pooled, &Use::needs), memory);
   if (budgets.stop) return bound;
   bound.nvme = std::max(Bound(pooled, memory), bound.nvme_read + bound.nvme_written);
   return bound;

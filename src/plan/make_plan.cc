@@ -91,7 +91,6 @@ absl::StatusOr<Plan> MakePlan(const Trace& trace, const PlanOptions& options) {
                                      options, Tier::kPinned));
   Plan plan;
   plan.options = options;
-  plan.num_events = static_cast<uint32_t>(trace.events.size());
   WriteOps(trace, events, device, pinned, &plan);
   if (options.stop) return Stopped();
   for (const Op& op : plan.ops) {

@@ -155,8 +155,6 @@ class OpVisitor : public TileVisitor {
   std::vector<Op> ops_;
 };
 
-bool TakesFrame(Transfer kind) { return kind != Transfer::kWrite && kind != Transfer::kDrop; }
-
 // Goes through the period twice: first to find the last drop of each range at the period's end,
 // then to record the operations that each operation waits for.
 void FindWaits(const std::vector<uint64_t>& size_bytes, Plan* plan) {
@@ -192,9 +190,6 @@ void WriteOps(const Trace& trace, const EventsByTile& events, const TierPlan& de
     walk.Run(tile, visitor);
     visitor.EndTile(walk.on_device(), &plan->seam);
   }
-  // The seam is by tier, then by tile.
-  std::ranges::stable_partition(
-      plan->seam, [](Tier tier) { return tier == Tier::kDevice; }, &Place::tier);
   // Sorts the operations by position. Those of one position are of one tile and keep their order.
   std::vector<uint32_t> count(device.keeping.num_positions + 1);
   for (const Op& op : visitor.ops()) ++count[op.position + 1];

@@ -70,10 +70,9 @@ struct PlanOptions {
 // that come before it.
 struct Plan {
   PlanOptions options;
-  uint32_t num_events = 0;
   std::vector<Op> ops;
   std::vector<uint32_t> waits;  // operations; those of an op begin at its `first_wait`
-  std::vector<Place> seam;      // copies in memory between two periods, by tier and tile
+  std::vector<Place> seam;      // copies in memory between two periods, by tile
   LinkBytes bytes;              // moved in a period
 
   std::span<const uint32_t> WaitsOf(size_t op) const {

@@ -36,8 +36,8 @@ struct TileState {
 
 class Simulation {
  public:
-  Simulation(const Trace& trace, const Plan& plan, const Rates& rates)
-      : trace_(trace), plan_(plan), rates_(rates), tiles_(trace.tiles.size()) {
+  Simulation(const Trace& trace, const Plan& plan)
+      : trace_(trace), plan_(plan), tiles_(trace.tiles.size()) {
     for (size_t i = 0; i < tiles_.size(); ++i) {
       tiles_[i].stored = trace.tiles[i].stored;
       tiles_[i].zero = !trace.tiles[i].stored;
@@ -242,8 +242,8 @@ class Simulation {
   // Checks that the copies in memory are those of the plan's seam.
   absl::Status CheckSeam() const {
     std::vector<Place> places;
-    for (size_t tier = 0; tier < 2; ++tier) {
-      for (TileIndex i = 0; i < tiles_.size(); ++i) {
+    for (TileIndex i = 0; i < tiles_.size(); ++i) {
+      for (size_t tier = 0; tier < 2; ++tier) {
         if (tiles_[i].offset[tier] != kNoCopy)
           places.push_back({i, tier == 0 ? Tier::kDevice : Tier::kPinned, tiles_[i].offset[tier]});
       }
@@ -254,7 +254,7 @@ class Simulation {
 
   const Trace& trace_;
   const Plan& plan_;
-  const Rates& rates_;
+  const Rates rates_;
   std::vector<TileState> tiles_;
   std::array<RangeMap<double>, 2> free_since_;  // by byte of an arena; kTaken: a tile lies there
   std::vector<double> op_end_, last_op_end_;    // by op; of this period and the one before
@@ -267,8 +267,8 @@ class Simulation {
 
 }  // namespace
 
-absl::StatusOr<SimulatedStep> Simulate(const Trace& trace, const Plan& plan, const Rates& rates) {
-  return Simulation(trace, plan, rates).Run();
+absl::StatusOr<SimulatedStep> Simulate(const Trace& trace, const Plan& plan) {
+  return Simulation(trace, plan).Run();
 }
 
 }  // namespace spillway::plan

@@ -36,7 +36,7 @@ struct SimulatedStep {
 // Executes four periods of the plan, starting at its seam, and returns the last one. Its transfers
 // count as its own even if they started during the period before. An Internal error names
 // the first operation or event at which the plan is not valid, or says what is wrong at the seam.
-absl::StatusOr<SimulatedStep> Simulate(const Trace& trace, const Plan& plan, const Rates& rates);
+absl::StatusOr<SimulatedStep> Simulate(const Trace& trace, const Plan& plan);
 
 }  // namespace spillway::plan
 

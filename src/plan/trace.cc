@@ -61,8 +61,6 @@ std::string Apply(const TraceEvent& event, const TraceTile& tile, Holders& holde
   return "";
 }
 
-bool IsUse(const TraceEvent& event) { return event.kind != Kind::kRelease; }
-
 uint64_t Word(const TraceEvent& use) {
   return static_cast<uint64_t>(use.kind) << 16 | static_cast<uint64_t>(use.tier) << 8 |
          static_cast<uint64_t>(use.access);

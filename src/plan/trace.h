@@ -59,6 +59,8 @@ struct TraceEvent {
   uint16_t thread = 0;  // of an acquire: the caller's, numbered in order of first appearance
 };
 
+constexpr bool IsUse(const TraceEvent& event) { return event.kind != TraceEvent::Kind::kRelease; }
+
 struct Trace {
   std::vector<TraceTile> tiles;
   std::vector<TraceEvent> events;

@@ -25,6 +25,9 @@ enum class Transfer : uint8_t {
 };
 inline constexpr int kNumLinks = 4;
 constexpr bool HasLink(Transfer transfer) { return transfer <= Transfer::kCopyOut; }
+constexpr bool TakesFrame(Transfer transfer) {
+  return transfer != Transfer::kWrite && transfer != Transfer::kDrop;
+}
 
 // Bytes moved over each link.
 struct LinkBytes {

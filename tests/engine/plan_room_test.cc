@@ -44,7 +44,7 @@ TEST(PlanRoom, AnswersDoNotDependOnEarlierQuestions) {
     SCOPED_TRACE(test::SeedLine(seed));
     std::mt19937_64 random(seed);
     const StepPlan step = PlanWithReserve(seed, random);
-    const uint64_t num_ops = step.plan.ops.size(), num_events = step.plan.num_events;
+    const uint64_t num_ops = step.plan.ops.size(), num_events = step.trace.events.size();
     if (num_ops == 0) continue;
     ++plans;
     std::vector<std::function<void(PlanRoom&)>> changes;

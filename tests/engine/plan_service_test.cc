@@ -49,14 +49,13 @@ TEST(PlanService, MakesThePlanThatIsMadeAtOnceToo) {
   EXPECT_FALSE(service.is_busy());
   EXPECT_FALSE(service.Take().has_value());
   for (uint64_t request = 1; request <= 3; ++request) {
-    service.Make(request, [&](const auto&) { return trace; });
+    service.Make([&](const auto&) { return trace; });
     EXPECT_TRUE(service.is_busy());
     ASSERT_TRUE(service.Wait().ok());
     EXPECT_TRUE(service.is_busy()) << "until it is taken";
     const std::optional<PlanService::Made> made = service.Take();
     ASSERT_TRUE(made.has_value());
     EXPECT_FALSE(service.is_busy());
-    EXPECT_EQ(made->request, request);
     ASSERT_TRUE(made->plan.ok()) << made->plan.status();
     EXPECT_TRUE(made->bound != nullptr);
     const auto at_once = plan::MakePlan(trace, HalfOf(100));
@@ -78,7 +77,7 @@ TEST(PlanService, ItsThreadHasALowerPriorityThanItsCallers) {
       ASSERT_EQ(::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), nice), 0);
       int planner = -1;
       PlanService service(HalfOf(100));
-      service.Make(1, [&](const auto&) {
+      service.Make([&](const auto&) {
         planner = priority();
         return TilesTwice(100);
       });
@@ -102,7 +101,7 @@ TEST(PlanService, LeavesOutTheReserveIfReservedFramesTakeItsRoom) {
   for (size_t i = 0; i < trace.events.size(); ++i)
     trace.events[i].thread = static_cast<uint16_t>(i / 2 % 2);
   PlanService service({.device_bytes = 10 * kTileBytes, .pinned_bytes = kTiles * kTileBytes});
-  service.Make(1, [&](const auto&) { return trace; });
+  service.Make([&](const auto&) { return trace; });
   ASSERT_TRUE(service.Wait().ok());
   const std::optional<PlanService::Made> made = service.Take();
   ASSERT_TRUE(made.has_value());
@@ -112,10 +111,10 @@ TEST(PlanService, LeavesOutTheReserveIfReservedFramesTakeItsRoom) {
 
 TEST(PlanService, WithoutMemoryThereIsNoPlan) {
   PlanService service(HalfOf(100));
-  service.Make(1, [](const auto&) -> plan::Trace { throw std::bad_alloc(); });
+  service.Make([](const auto&) -> plan::Trace { throw std::bad_alloc(); });
   ASSERT_TRUE(service.Wait().ok());
   EXPECT_TRUE(absl::IsResourceExhausted(service.Take()->plan.status()));
-  service.Make(2, [](const auto&) { return TilesTwice(100); });
+  service.Make([](const auto&) { return TilesTwice(100); });
   ASSERT_TRUE(service.Wait().ok());
   EXPECT_TRUE(service.Take()->plan.ok());
 }
@@ -124,7 +123,7 @@ TEST(PlanService, SaysWhyThereIsNoPlan) {
   plan::PlanOptions none = HalfOf(100);
   none.device_bytes = kTileBytes - 1;
   PlanService service(none);
-  service.Make(1, [](const auto&) { return TilesTwice(100); });
+  service.Make([](const auto&) { return TilesTwice(100); });
   ASSERT_TRUE(service.Wait().ok());
   const std::optional<PlanService::Made> made = service.Take();
   ASSERT_TRUE(made.has_value());
@@ -134,7 +133,7 @@ TEST(PlanService, SaysWhyThereIsNoPlan) {
 TEST(PlanService, AnInterruptEndsAWaitAndThePlanIsStillMade) {
   PlanService service(HalfOf(100));
   std::promise<void> go_on;
-  service.Make(1, [may_end = go_on.get_future().share()](const auto&) {
+  service.Make([may_end = go_on.get_future().share()](const auto&) {
     may_end.wait();
     return TilesTwice(100);
   });
@@ -152,7 +151,7 @@ TEST(PlanService, AnInterruptEndsAWaitAndThePlanIsStillMade) {
 TEST(PlanService, MayBeClosedWhileAPlanIsBeingMade) {
   constexpr plan::TileIndex kMany = 50'000;
   PlanService service(HalfOf(kMany));
-  service.Make(1, [](const auto&) { return TilesTwice(kMany); });
+  service.Make([](const auto&) { return TilesTwice(kMany); });
 }
 
 }  // namespace

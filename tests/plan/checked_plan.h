@@ -32,7 +32,7 @@ inline PlanOptions Budgets(uint64_t device, uint64_t pinned, Policy policy = Pol
 }
 
 inline void ExpectCarriedOut(const Trace& trace, const PlanOptions& options, const Plan& plan) {
-  const auto step = Simulate(trace, plan, Rates());
+  const auto step = Simulate(trace, plan);
   ASSERT_TRUE(step.ok()) << step.status() << " under " << Name(options.policy);
   EXPECT_EQ(step->bytes, plan.bytes);
   const BytesBound bound = BoundBytes(trace, options);

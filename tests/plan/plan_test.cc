@@ -120,7 +120,7 @@ int Found(const Trace& trace, const Plan& plan, const Change& change) {
   int found = 0;
   for (size_t i = 0; i < plan.ops.size(); ++i) {
     Plan changed = plan;
-    if (change(changed, i)) found += Simulate(trace, changed, Rates()).ok() ? 0 : 1;
+    if (change(changed, i)) found += Simulate(trace, changed).ok() ? 0 : 1;
   }
   return found;
 }

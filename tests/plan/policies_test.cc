@@ -40,7 +40,7 @@ TEST(Policies, PlannedIsNearTheBoundAndNeverWorseThanOthers) {
       options.policy = static_cast<Policy>(i);
       const auto plan = MakePlan(trace, options);
       ASSERT_TRUE(plan.ok()) << plan.status();
-      const auto step = Simulate(trace, *plan, Rates());
+      const auto step = Simulate(trace, *plan);
       ASSERT_TRUE(step.ok()) << step.status();
       EXPECT_EQ(step->bytes, plan->bytes);
       moved[static_cast<size_t>(i)] = step->bytes;

@@ -58,7 +58,7 @@ ORDER = {
         reserve make_plan simulate bounds""".split(),
     "src/engine/following": "step_plan plan_index plan_progress ready_ops plan_periods plan_room plan_follower".split(),
     "src/engine/pager": """arena_map tile_table resting_places lease_table use_queue action leases write_failures job page_table
-        transfers stall plan_frames room plan_moves plan_run arrivals flush pager""".split(),
+        transfers plan_frames room plan_moves plan_run arrivals flush pager""".split(),
     "src/engine": """open_engine unchecked_leases overlap_meter caller_waits rate_meter resting_room plan_service step_planner
         timeline_recorder tile_checksums transfer_thread pager_driver mover tensor_registry engine_stream leasing_engine engine_parts engine""".split(),
 }

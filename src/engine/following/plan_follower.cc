@@ -147,7 +147,7 @@ void PlanFollower::End(Count op) {
 
 // Called once for each operation: when it begins, or when it counts as over without having begun.
 void PlanFollower::Started(Count op) {
-  if (plan::HasLink(OpAt(op).kind)) periods_.Began(op / step_.plan.ops.size());
+  if (plan::HasLink(OpAt(op).kind)) periods_.Began(step_.PeriodOf(op));
   if (room_) room_->Begun(op);
 }
 

@@ -93,7 +93,7 @@ class PlanFollower {
   void PutBack(Count op) { ready_.Push(op); }
   // Grows by one whenever an operation becomes ready.
   uint64_t num_due() const { return due_; }
-  const plan::Op& OpAt(Count op) const { return step_.plan.ops[op % step_.plan.ops.size()]; }
+  const plan::Op& OpAt(Count op) const { return step_.OpAt(op); }
   // Records that the operation runs from now on.
   void Begin(Count op);
   // Records that the operation is over, whether it has begun or not.
@@ -105,7 +105,7 @@ class PlanFollower {
 
   // --- What was moved ---
   void CountMoved(Count op, uint64_t bytes) {
-    periods_.Moved(op / step_.plan.ops.size(), OpAt(op).kind, bytes);
+    periods_.Moved(step_.PeriodOf(op), OpAt(op).kind, bytes);
   }
   // Counts bytes that were moved for a use that did not wait for the plan.
   void CountPulled(TileIndex tile, Count use, plan::Transfer link, uint64_t bytes) {

@@ -20,7 +20,6 @@ PlanIndex IndexOf(const StepPlan& step, plan::Stop stop) {
   const std::vector<TraceEvent>& events = step.trace.events;
   const size_t num_tiles = step.trace.tiles.size();
   PlanIndex index;
-  index.num_events = step.plan.num_events;
   index.first_op.resize(num_tiles + 1);
   index.first_use.resize(num_tiles + 1);
   index.releases.resize(num_tiles);

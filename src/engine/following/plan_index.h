@@ -14,10 +14,6 @@
 
 namespace spillway::engine {
 
-constexpr bool IsUse(const plan::TraceEvent& event) {
-  return event.kind != plan::TraceEvent::Kind::kRelease;
-}
-
 // Ranges by tile have one more entry, which holds the end of the last range.
 struct PlanIndex {
   std::vector<uint32_t> first_op, ops;         // by tile: its operations, in order
@@ -30,7 +26,6 @@ struct PlanIndex {
   std::vector<uint32_t> first_waiting, waiting;  // by operation: which ones wait for its end
   std::vector<uint32_t> event_number;  // by event: its number among its tile's uses or releases
   uint64_t num_moves = 0;              // operations that a link carries
-  uint64_t num_events = 0;
 
   uint64_t NumOps(plan::TileIndex tile) const { return first_op[tile + 1] - first_op[tile]; }
   uint64_t NumUses(plan::TileIndex tile) const { return first_use[tile + 1] - first_use[tile]; }
@@ -39,7 +34,7 @@ struct PlanIndex {
   // operations are counted from the first one in the first period. REQUIRES: the tile has uses.
   uint64_t PeriodOf(plan::TileIndex tile, uint64_t use) const { return use / NumUses(tile); }
   uint64_t EventOf(plan::TileIndex tile, uint64_t use) const {
-    return PeriodOf(tile, use) * num_events + use_event[InPeriod(tile, use)];
+    return PeriodOf(tile, use) * event_number.size() + use_event[InPeriod(tile, use)];
   }
   uint64_t OpsBefore(plan::TileIndex tile, uint64_t use) const {
     return PeriodOf(tile, use) * NumOps(tile) + use_ops[InPeriod(tile, use)];

@@ -13,10 +13,7 @@ PlanProgress::PlanProgress(const StepPlan& step, bool takes_any_frame, plan::Sto
     : step_(step),
       takes_any_frame_(takes_any_frame),
       index_(IndexOf(step, stop)),
-      seam_(step.plan.seam),
       tiles_(step.trace.tiles.size()) {
-  std::sort(seam_.begin(), seam_.end(),
-            [](const plan::Place& a, const plan::Place& b) { return a.tile < b.tile; });
   due_at_start_.resize(tiles_.size());
   for (TileIndex tile = 0; tile < tiles_.size(); ++tile) {
     if (stop) return;
@@ -28,10 +25,9 @@ PlanProgress::PlanProgress(const StepPlan& step, bool takes_any_frame, plan::Sto
 void PlanProgress::BeginTile(TileIndex tile) const {
   Tile& progress = tiles_[tile];
   progress = {.due = due_at_start_[tile], .run = run_};
-  const auto before = [](const plan::Place& place, TileIndex at) { return place.tile < at; };
-  auto place = std::lower_bound(seam_.begin(), seam_.end(), tile, before);
-  for (; place != seam_.end() && place->tile == tile; ++place)
-    progress.planned_at[At(place->tier)] = place->offset;
+  for (const plan::Place& place :
+       std::ranges::equal_range(step_.plan.seam, tile, {}, &plan::Place::tile))
+    progress.planned_at[At(place.tier)] = place.offset;
 }
 
 // --- Uses ---
@@ -54,7 +50,7 @@ std::optional<PlanProgress::Count> PlanProgress::Ask(const TraceEvent& event,
 }
 
 bool PlanProgress::HasBeenAsked(Count event) const {
-  const uint64_t num_events = step_.plan.num_events;
+  const uint64_t num_events = step_.trace.events.size();
   const uint64_t index = event % num_events, period = event / num_events;
   const TraceEvent& planned = step_.trace.events[index];
   const Tile& tile = Of(planned.tile);
@@ -89,12 +85,12 @@ bool PlanProgress::IsReadNext(TileIndex tile, Tier tier) const {
 // --- Operations ---
 
 bool PlanProgress::IsLastBefore(Count op, TileIndex tile, Count use) const {
-  return OpAt(op).tile == tile && NextOp(tile) == op &&
+  return step_.OpAt(op).tile == tile && NextOp(tile) == op &&
          Of(tile).ops_ended + 1 == index_.OpsBefore(tile, use);
 }
 
 bool PlanProgress::IsDroppedAfter(Count op, Tier tier) const {
-  const TileIndex tile = OpAt(op).tile;
+  const TileIndex tile = step_.OpAt(op).tile;
   const uint64_t next = Of(tile).ops_ended + 1;
   const plan::Op& after =
       step_.plan.ops[index_.ops[index_.first_op[tile] + next % index_.NumOps(tile)]];
@@ -116,7 +112,7 @@ bool PlanProgress::MakeDue(TileIndex tile) {
 // REQUIRES: the operations of its tile before it have ended.
 bool PlanProgress::MayStart(Count count) const {
   const auto index = static_cast<uint32_t>(count % step_.plan.ops.size());
-  const uint64_t period = count / step_.plan.ops.size();
+  const uint64_t period = step_.PeriodOf(count);
   const plan::Op& op = step_.plan.ops[index];
   const bool before = (op.after & plan::kPeriodBefore) != 0;
   if (op.after != plan::kNever && !(before && period == 0)) {
@@ -145,7 +141,7 @@ bool PlanProgress::HasEnded(uint32_t op, uint64_t period) const {
 }
 
 void PlanProgress::End(Count count) {
-  const plan::Op& op = OpAt(count);
+  const plan::Op& op = step_.OpAt(count);
   Tile& tile = Of(op.tile);
   tile.running = tile.due = false;
   ++tile.ops_ended;

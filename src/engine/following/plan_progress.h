@@ -89,12 +89,12 @@ class PlanProgress {
   Count NextOp(TileIndex tile) const;
   // Whether the operation may start now and does not run.
   bool MayStartNow(Count op) const {
-    const TileIndex tile = OpAt(op).tile;
+    const TileIndex tile = step_.OpAt(op).tile;
     return Of(tile).due && !Of(tile).running && NextOp(tile) == op;
   }
   // Marks the tile's next operation as due if it may start. Returns whether it was not due before.
   bool MakeDue(TileIndex tile);
-  void Begin(Count op) { Of(OpAt(op).tile).running = true; }
+  void Begin(Count op) { Of(step_.OpAt(op).tile).running = true; }
   void End(Count op);
 
  private:
@@ -132,14 +132,12 @@ class PlanProgress {
     return progress;
   }
   void FindNext(TileIndex tile, Tile* progress) const;
-  const plan::Op& OpAt(Count op) const { return step_.plan.ops[op % step_.plan.ops.size()]; }
   bool MayStart(Count op) const;
   bool HasEnded(uint32_t op, uint64_t period) const;
 
   const StepPlan& step_;
   const bool takes_any_frame_;
   PlanIndex index_;
-  std::vector<plan::Place> seam_;   // copies in memory at the plan's begin, sorted by tile
   std::vector<bool> due_at_start_;  // by tile: whether its first operation may start at once
   uint32_t run_ = 1;                // the number of the present run; Restart begins another
   mutable std::vector<Tile> tiles_;

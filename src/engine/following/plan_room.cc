@@ -19,7 +19,7 @@ uint64_t PlanRoom::FrameBytes(TileIndex tile) const {
 // Adds up what the plan has at each position. Reserved frames take none of the shared room, so they
 // are left out of these sums and of the capacity.
 PlanRoom::PlanRoom(const StepPlan& step)
-    : step_(step), num_positions_(step.plan.num_events * uint64_t{plan::kPositionsPerEvent}) {
+    : step_(step), num_positions_(step.trace.events.size() * uint64_t{plan::kPositionsPerEvent}) {
   const plan::Plan& plan = step_.plan;
   const auto bytes_of = [&](TileIndex tile, Tier tier) {
     return step_.trace.tiles[tile].has_reserved_frame(tier) ? 0 : FrameBytes(tile);
@@ -70,12 +70,11 @@ void PlanRoom::Restart() {
 }
 
 PlanRoom::Position PlanRoom::PositionOf(Count op) const {
-  const uint64_t num_ops = step_.plan.ops.size();
-  return op / num_ops * num_positions_ + step_.plan.ops[op % num_ops].position;
+  return step_.PeriodOf(op) * num_positions_ + step_.OpAt(op).position;
 }
 
 void PlanRoom::PassTo(Count event) {
-  const uint64_t num_events = step_.plan.num_events;
+  const uint64_t num_events = step_.trace.events.size();
   const Position now = event / num_events * num_positions_ +
                        plan::BeforeEvent(static_cast<uint32_t>(event % num_events));
   if (now == now_) return;
@@ -85,7 +84,7 @@ void PlanRoom::PassTo(Count event) {
 }
 
 void PlanRoom::Apply(const Ahead& ahead, bool undo) {
-  const plan::Op& op = OpAt(ahead.op);
+  const plan::Op& op = step_.OpAt(ahead.op);
   plan::RoomTree& room = room_[At(op.tier)];
   const uint32_t begin = InPeriod(ahead.begin), end = InPeriod(PositionOf(ahead.op));
   const bool takes = op.kind != plan::Transfer::kDrop;
@@ -105,10 +104,10 @@ void PlanRoom::Pop() {
 }
 
 bool PlanRoom::Has(Count count) {
-  const plan::Op& op = OpAt(count);
+  const plan::Op& op = step_.OpAt(count);
   const Position position = PositionOf(count);
-  const bool takes = op.kind != plan::Transfer::kWrite && op.kind != plan::Transfer::kDrop;
-  if (!takes || step_.trace.tiles[op.tile].has_reserved_frame(op.tier) || position <= now_)
+  if (!plan::TakesFrame(op.kind) || step_.trace.tiles[op.tile].has_reserved_frame(op.tier) ||
+      position <= now_)
     return true;
   const uint64_t bytes = FrameBytes(op.tile);
   Unfit& unfit = unfit_[static_cast<size_t>(op.kind)];
@@ -125,7 +124,7 @@ bool PlanRoom::Has(Count count) {
 }
 
 void PlanRoom::Begun(Count count) {
-  const plan::Op& op = OpAt(count);
+  const plan::Op& op = step_.OpAt(count);
   const Position position = PositionOf(count);
   if (op.kind == plan::Transfer::kWrite || position <= now_ || position - now_ >= num_positions_)
     return;

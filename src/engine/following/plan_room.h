@@ -56,7 +56,6 @@ class PlanRoom {
   };
 
   static size_t At(Tier tier) { return tier == Tier::kDevice ? 0 : 1; }
-  const plan::Op& OpAt(Count op) const { return step_.plan.ops[op % step_.plan.ops.size()]; }
   Position PositionOf(Count op) const;
   uint64_t FrameBytes(plan::TileIndex tile) const;
   uint32_t InPeriod(Position position) const {

@@ -31,7 +31,7 @@ void ReadyOps::Restart() {
 }
 
 size_t ReadyOps::QueueOf(Count op) const {
-  const plan::Transfer kind = step_.plan.ops[op % step_.plan.ops.size()].kind;
+  const plan::Transfer kind = step_.OpAt(op).kind;
   if (plan::HasLink(kind)) return static_cast<size_t>(kind);
   return takes_any_frame_ && kind != plan::Transfer::kDrop ? kNoLink : kNoOrder;
 }

@@ -15,6 +15,10 @@ struct StepPlan {
   plan::Trace trace;
   plan::Plan plan;
   plan::BytesBound bound;
+
+  // The operation of a number that counts on over periods, and the period.
+  const plan::Op& OpAt(uint64_t op) const { return plan.ops[op % plan.ops.size()]; }
+  uint64_t PeriodOf(uint64_t op) const { return op / plan.ops.size(); }
 };
 
 }  // namespace spillway::engine

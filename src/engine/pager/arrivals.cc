@@ -49,13 +49,10 @@ Outcome Arrivals::AdvanceAcquire(Job& job) {
 }
 
 Outcome Arrivals::AdvancePlanned(Job& job) {
-  switch (plan_.AdvanceAcquire(job)) {
-    case PlanRun::Answer::kWaiting: return Outcome::kWaiting;
-    case PlanRun::Answer::kPulled: return Outcome::kProgress;
-    case PlanRun::Answer::kGrant: return Grant(job, /*after_copy=*/false);
-    case PlanRun::Answer::kGrantAfterCopy: return Grant(job, /*after_copy=*/true);
-  }
-  return Outcome::kWaiting;
+  const PlanRun::Answer answer = plan_.AdvanceAcquire(job);
+  if (answer == PlanRun::Answer::kWaiting) return Outcome::kWaiting;
+  if (answer == PlanRun::Answer::kPulled) return Outcome::kProgress;
+  return Grant(job, answer == PlanRun::Answer::kGrantAfterCopy);
 }
 
 Outcome Arrivals::Grant(Job& job, bool after_copy) {

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "src/base/check.h"
-#include "src/engine/pager/stall.h"
 
 namespace spillway::engine {
 
@@ -178,10 +177,6 @@ void Pager::Reset(const std::function<bool(TileIndex)>& is_stored) {
   flush_.Reset();
   pages_.Reset(is_stored);
   arrivals_.SetPaused(false);
-}
-
-std::optional<Stall> Pager::WhyWaits(Ticket ticket) const {
-  return engine::WhyWaits(pages_, jobs_, ticket);
 }
 
 // --- Events from the mover ---

@@ -109,8 +109,7 @@ bool PlanMoves::HasMoved(const plan::Op& op) const {
 
 // Whether the operation needs a frame that its tile does not have.
 bool PlanMoves::NeedsFrame(const plan::Op& op) const {
-  const bool takes = op.kind != plan::Transfer::kDrop && op.kind != plan::Transfer::kWrite;
-  return takes && pages_[op.tile].copy(op.tier).state == Copy::State::kNone;
+  return plan::TakesFrame(op.kind) && pages_[op.tile].copy(op.tier).state == Copy::State::kNone;
 }
 
 // In the first step, brings in the tiles that the plan has in memory when a step begins, in the

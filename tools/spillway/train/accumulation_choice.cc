@@ -53,7 +53,7 @@ std::string DescribeBytes(const std::optional<plan::LinkBytes>& bytes) {
 absl::StatusOr<plan::SimulatedStep> TryOrder(const plan::Trace& trace,
                                              const plan::PlanOptions& options) {
   SPILLWAY_ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(trace, options));
-  return plan::Simulate(trace, plan, plan::Rates());
+  return plan::Simulate(trace, plan);
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-
-#include "src/engine/pager/stall.h"
+//
+// The part of Pager that derives from its state why a caller waits, for the timeline.
 
 #include <algorithm>
 #include <utility>
+
+#include "src/engine/pager/pager.h"
 
 namespace spillway::engine {
 namespace {
@@ -53,12 +55,12 @@ TileIndex InTheWay(const PageTable& pages, Tier tier) {
 
 }  // namespace
 
-std::optional<Stall> WhyWaits(const PageTable& pages, const Jobs& jobs, Ticket ticket) {
-  const Jobs::List& acquires = jobs.of(Job::Kind::kAcquire);
+std::optional<Stall> Pager::WhyWaits(Ticket ticket) const {
+  const Jobs::List& acquires = jobs_.of(Job::Kind::kAcquire);
   const auto job = std::find_if(acquires.begin(), acquires.end(),
                                 [&](const Job& waiting) { return waiting.ticket == ticket; });
   if (job == acquires.end()) return std::nullopt;
-  const Page& page = pages[job->tile];
+  const Page& page = pages_[job->tile];
   switch (page.transfer.value_or(Transfer::kDrop)) {
     case Transfer::kRead: return Stall{StallCause::kNvme, job->tier, job->tile};
     case Transfer::kWrite: return Stall{StallCause::kWriteBack, job->tier, job->tile};
@@ -67,17 +69,17 @@ std::optional<Stall> WhyWaits(const PageTable& pages, const Jobs& jobs, Ticket t
     case Transfer::kCopyOut: return Stall{StallCause::kCopy, job->tier, job->tile};
     default: break;
   }
-  const Leases& leases = pages.leases();
+  const Leases& leases = pages_.leases();
   if (leases.IsWritten(job->tile) || (Writes(job->access) && leases.IsLeased(job->tile)))
     return Stall{StallCause::kLeased, job->tier, job->tile};
   for (const Tier tier : {Tier::kDevice, Tier::kPinned}) {
-    if (page.copy(tier).leaving) return WhyLeaving(pages, jobs, job->tile, tier);
+    if (page.copy(tier).leaving) return WhyLeaving(pages_, jobs_, job->tile, tier);
     if (page.copy(tier).state == Copy::State::kClaiming)
-      return WhyClaiming(pages, jobs, {tier, job->tile});
+      return WhyClaiming(pages_, jobs_, {tier, job->tile});
   }
   const bool has_frame = page.copy(job->tier).state == Copy::State::kHeld;
   const Tier tier = has_frame ? Tier::kPinned : job->tier;
-  return Stall{StallCause::kNoRoom, tier, InTheWay(pages, tier)};
+  return Stall{StallCause::kNoRoom, tier, InTheWay(pages_, tier)};
 }
 
 }  // namespace spillway::engine
