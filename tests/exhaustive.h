@@ -4,7 +4,7 @@
 // (spillway_exhaustive_test in tools/cmake/SpillwayTests.cmake). A third of the sample, and one
 // point of a grid of numbers, is tried under a sanitizer, which makes a test several times slower,
 // and if SPILLWAY_TEST_ONE_POINT is set. tools/checks/stress sets it, because it runs a test many
-// times, each time with another seed.
+// times, each time with another seed. The suite sets it for tests that would take minutes.
 //
 // If SPILLWAY_TEST_ONE_POINT is set, a third of the tests with parameters and of the tests that run
 // the command is run. Under a sanitizer, half or a third of the tests that run the command is run

@@ -87,7 +87,7 @@ class TrainingTest(unittest.TestCase):
         return held
 
 
-class MemoryTest(TrainingTest):
+class LargeTest(TrainingTest):
     def check_large(self, *flags):
         """Trains outside a group, which gives the workspace for the limit, then in one. Both must give the same weights."""
         self.make_inputs(LARGE)
@@ -106,6 +106,8 @@ class MemoryTest(TrainingTest):
     def test_without_checkpointing_in_a_limited_group(self):
         self.check_large("--precision", "fp16-amp", "--checkpoint-activations", "off", "--batch", 2)
 
+
+class SmallTest(TrainingTest):
     def check_small(self, precision):
         self.make_inputs(SMALL)
         flags = ("--steps", 4, "--seq", 64, "--batch", 2, "--precision", precision)
