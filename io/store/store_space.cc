@@ -41,9 +41,9 @@ uint64_t RoundUpToUnit(uint64_t bytes) {
 
 }  // namespace
 
-uint64_t GrowBytes(uint64_t store_bytes) {
-  return std::max(std::clamp(store_bytes, 4 * kMiB, 64 * kMiB),
-                  std::min(store_bytes / 4, 1024 * kMiB));
+uint64_t GrowBytes(uint64_t folder_bytes) {
+  return std::max(std::clamp(folder_bytes, 4 * kMiB, 64 * kMiB),
+                  std::min(folder_bytes / 4, 1024 * kMiB));
 }
 
 uint64_t CatalogReserveBytes(uint64_t extent_bytes, uint64_t page_bytes) {
@@ -230,8 +230,8 @@ absl::Status StoreSpace::Grow(uint16_t device, uint64_t needed_bytes) {
   const uint64_t space_bytes = files_.total_bytes();
   const uint64_t budget_bytes = options_.max_bytes - std::min(options_.max_bytes, space_bytes);
   const uint64_t wanted_bytes =
-      std::min({GrowBytes(space_bytes), free_bytes / kGrowShare, budget_bytes}) / kIoAlignment *
-      kIoAlignment;
+      std::min({GrowBytes(space_bytes / folders_->size()), free_bytes / kGrowShare, budget_bytes}) /
+      kIoAlignment * kIoAlignment;
   SPILLWAY_ASSIGN_OR_RETURN(const SegmentFiles::Region region,
                             files_.Grow(device, needed_bytes, wanted_bytes));
   extents_.AddFresh(device, region.segment, region.offset, region.size_bytes);

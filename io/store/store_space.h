@@ -30,12 +30,12 @@
 
 namespace spillway::io {
 
-// Returns by how many bytes a segment file of a store of this size grows, where the disk and the
-// budget allow it: by as many as the store has, from 4 to 64 MiB; a large store by a quarter of
-// what it has, up to 1 GiB. So a small store has small files, and a large one grows them rarely:
-// while a file grows, ext4 and XFS let no direct request to it begin, and first wait for those in
-// flight.
-uint64_t GrowBytes(uint64_t store_bytes);
+// Returns by how many bytes a segment file grows, where the disk and the budget allow it, if each
+// folder of the store has `folder_bytes` on average: by as many, from 4 to 64 MiB, or by a quarter
+// of them, up to 1 GiB. So a small store has small files, and a large one grows them rarely: while
+// a file grows, ext4 and XFS let no direct request to it begin, and first wait for those in flight.
+// On tmpfs the call clears the memory, which takes 1 to 2 ms per MiB.
+uint64_t GrowBytes(uint64_t folder_bytes);
 
 // Returns the bytes that the catalog and its log may take of the first folder's file system beside
 // `extent_bytes` of pages. They are reserved when room is allocated.

@@ -154,7 +154,8 @@ std::string DescribeStoreCost(const StorePlace& place, const StoreNeed& need) {
   std::string text =
       absl::StrFormat("the store takes up to %s, in files that grow by up to %s",
                       base::FormatBytes(room.tensors() + room.catalog),
-                      base::FormatBytes(std::max(io::GrowBytes(room.tensors()), place.page_bytes)));
+                      base::FormatBytes(std::max(
+                          io::GrowBytes(room.tensors() / place.folders.size()), place.page_bytes)));
   if (!need.is_committed) return text + ", is never synced, and is removed at the end";
   absl::StrAppendFormat(&text, "; a commit writes what changed since the last, at most %s",
                         base::FormatBytes(room.state));

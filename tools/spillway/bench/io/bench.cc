@@ -115,7 +115,8 @@ class Bench {
 
   absl::Status MakeMemory() {
     report_.fio_version = options_.fio && !options_.verify ? FioVersion() : "";
-    const int users = report_.fio_version.empty() ? 1 : 2;
+    const bool fio_shares = FreeHugePageBytes() >= options_.memory_bytes + Memory::kRestBytes;
+    const int users = report_.fio_version.empty() || fio_shares ? 1 : 2;
     SPILLWAY_ASSIGN_OR_RETURN(memory_bytes_,
                               CutToAvailableMemory(options_.memory_bytes, users, options_.note));
     SPILLWAY_ASSIGN_OR_RETURN(memory_, Memory::Make(memory_bytes_, /*huge=*/true));
@@ -267,7 +268,10 @@ class Bench {
           }
           row.fio_depth = depth;
           std::optional<FioJob> job = MakeJob(row);
-          if (!job) return absl::OkStatus();
+          if (!job) {
+            row.fio_depth = 0;
+            return absl::OkStatus();
+          }
           job->move_bytes = std::min(kFioTrialBytes, size_bytes_);
           const absl::StatusOr<FioResult> result = RunFio(*job, interrupted_);
           if (absl::IsNotFound(result.status())) continue;  // perhaps fio cannot go this deep

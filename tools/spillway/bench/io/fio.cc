@@ -20,8 +20,7 @@ namespace spillway::bench_io {
 namespace {
 
 constexpr int kPollMilliseconds = 50;
-// For how long fio may end what it has in flight and free its shared memory, which would outlast it
-// if it were killed at once.
+// For how long fio may end what it has in flight before it is killed.
 constexpr int kEndingPolls = 10'000 / kPollMilliseconds;
 
 std::vector<std::string> Arguments(const FioJob& job) {
@@ -44,6 +43,7 @@ std::vector<std::string> Arguments(const FioJob& job) {
       absl::StrCat("--iodepth=", job.depth),
       absl::StrCat("--size=", job.size_bytes),
       absl::StrCat("--filename=", absl::StrJoin(job.paths, ":"))};
+  if (!job.memory_path.empty()) arguments.push_back("--hugepage-size=2m");
   if (job.uring) {
     arguments.insert(arguments.end(),
                      {"--ioengine=io_uring", "--fixedbufs=1", "--registerfiles=1"});

@@ -19,8 +19,6 @@ namespace {
 
 using base::kHugePageBytes;
 
-// fio maps a little more than its depth takes.
-constexpr uint64_t kRestBytes = 2 * kHugePageBytes;
 constexpr uint64_t kMostRegistered = uint64_t{1} << 30;  // per call of AddBuffer
 
 std::byte* Map(uint64_t size_bytes, int flags) {

@@ -27,6 +27,9 @@ std::string_view NameOf(PageKind kind);  // "huge", "transparent", "plain"
 // the same pages: how fast a device's bytes reach memory depends on where that lies.
 class Memory {
  public:
+  // Huge pages beside its own: fio maps a little more than its depth takes.
+  static constexpr uint64_t kRestBytes = uint64_t{4} << 20;
+
   // Rounds the size up to a multiple of 2 MiB, and fills the memory with bytes that do not
   // compress. With `huge` it has the largest pages available, otherwise plain ones.
   // ResourceExhausted if the system has too little memory.
