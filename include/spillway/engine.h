@@ -30,8 +30,7 @@
 //                          asked and what would fit. Or the system has no room on a disk, memory,
 //                          threads or open files left: the message names the errno
 //   DataLoss               a checksum did not match, or the store's files are damaged or missing,
-//   or
-//                          do not belong together (io/FORMAT.md)
+//                          or do not belong together (io/FORMAT.md)
 //   Unavailable, Internal  the operating system refused: the message names the errno, the file and
 //                          the offset
 //   Cancelled              this thread's interrupt ended the call (interrupt.h), or

@@ -46,8 +46,8 @@ class PagerDriver : private TransferThread::Listener {
 
  protected:
   // Holds the lock for a caller of Pager. The constructor first applies the log of leases that were
-  // taken without the lock. The destructor wakes the transfer thread, after it has let the lock go,
-  // if Dispatch has left that to it.
+  // taken without the lock. The destructor releases the lock, and then wakes the transfer thread if
+  // Dispatch has left that to it.
   class ABSL_SCOPED_LOCKABLE Entry {
    public:
     explicit Entry(PagerDriver* driver) ABSL_EXCLUSIVE_LOCK_FUNCTION(driver->mu_)
@@ -67,7 +67,7 @@ class PagerDriver : private TransferThread::Listener {
     std::optional<base::MutexLock> lock_;
   };
 
-  // When Dispatch wakes the transfer thread. kAtExit: when Entry lets the lock go, or when WaitFor
+  // When Dispatch wakes the transfer thread. kAtExit: when Entry releases the lock, or when WaitFor
   // begins to wait. This keeps a system call from the lock. The caller must not wait for anything
   // before, and must be a caller of the engine, so that the engine is not destroyed meanwhile.
   enum class Wake : uint8_t { kNow, kAtExit };

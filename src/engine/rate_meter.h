@@ -5,9 +5,9 @@
 // done, so they must not be lower than what the links did, and must not include the burst that a
 // link allows after a pause. Once a link has been busy for long enough outside such bursts, only
 // that sustained use counts: the rate of all of it, or of a short step's own part if that is
-// higher, in that step. The most bytes that the link moved in any second, pauses included, are
-// a lower bound of its rate; once sustained use counts, less the burst that an earlier pause may
-// have allowed. Pure; not thread-safe.
+// higher, in that step. The most bytes that the link moved in any second, pauses included, are a
+// lower bound of its rate. Once sustained use counts, this bound is reduced by the burst that an
+// earlier pause may have allowed. Pure; not thread-safe.
 
 #ifndef SPILLWAY_ENGINE_RATE_METER_H_
 #define SPILLWAY_ENGINE_RATE_METER_H_

@@ -43,10 +43,9 @@ class TileChecksums {
   void Set(TileIndex tile, Kind kind, std::vector<uint64_t> checksums);
   void Clear(TileIndex tile);
 
-  // Whether the tile's user compares the tile when it is read next. This is so from the time when
-  // an update requests the tile until another caller has to compare it. It is never so again once
-  // the tile had to be compared on its way to the device, because that copy waits for the
-  // comparison.
+  // Whether the tile's next read is left to its user to compare. It is true after an update
+  // requests the tile, until another caller must compare it. It is false for good after the tile
+  // was compared for a copy to the device, because such a copy waits for the comparison.
   bool IsComparedByUser(TileIndex tile) const {
     const State& state = states_[tile];
     return state.by_user.load(std::memory_order_relaxed) &&

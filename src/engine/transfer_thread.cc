@@ -197,8 +197,7 @@ void TransferThread::Sleep(bool idle) {
   const std::vector<Ended> ended = Reap(idle);
   if (recorded) {
     listener_.OnWorked(working_since_ns_, sleep_ns);
-    // Since it woke, the thread has already worked to take in the results, for as long as its CPU
-    // time says.
+    // The thread has also processed results since it woke; its CPU time says for how long.
     working_since_ns_ = std::max(sleep_ns, base::NowNs() - (base::ThreadCpuNs() - cpu_ns));
   }
   if (!ended.empty()) listener_.OnEnded(ended);
@@ -350,7 +349,8 @@ absl::Status TransferThread::Copy(const Action& action, uint64_t size_bytes) {
         });
   }
   if (status.ok()) return status;
-  WaitFor(stream);  // parts of the copy may be in flight, and nobody would learn of their end
+  // Parts of the copy may be in flight, and no notification would report their end.
+  WaitFor(stream);
   end(0);
   return status;
 }

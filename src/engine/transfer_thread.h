@@ -2,8 +2,8 @@
 //
 // The mover's own thread. Only this thread uses the store, requests I/O, locks slabs of the pinned
 // arena and launches copies. It sleeps in the I/O engine's Reap, or without a store until work is
-// posted. Any thread may post work to it; it reports
-// to a listener what has ended. It does not decide what moves.
+// posted. Any thread may post work to it; it reports to a listener what has ended. It does not
+// decide what moves.
 
 #ifndef SPILLWAY_ENGINE_TRANSFER_THREAD_H_
 #define SPILLWAY_ENGINE_TRANSFER_THREAD_H_

@@ -182,8 +182,8 @@ class Planner {
     return saves;
   }
 
-  // Keeps candidates in order of falling worth; of equals, the shorter comes first, then the one of
-  // lower index. Returns whether the result is the best so far.
+  // Keeps candidates in order of falling worth. Of candidates of equal worth, the shorter comes
+  // first, then the one of lower index. Returns whether the result is the best so far.
   template <typename Worth>
   bool Try(const Worth& worth) {
     struct Rank {

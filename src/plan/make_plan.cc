@@ -18,8 +18,8 @@
 namespace spillway::plan {
 namespace {
 
-// Returns the room for transfers that run ahead: of the bytes that are used at once, the share that
-// does not stay in the tier.
+// Returns the room for transfers that run ahead: the bytes that are used at once, times the share
+// of bytes that does not stay in the tier.
 uint64_t Lookahead(const Keeping& keeping, uint64_t capacity) {
   uint64_t all = 0, largest = 0;
   for (TileIndex tile = 0; tile < keeping.num_tiles(); ++tile) {

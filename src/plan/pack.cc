@@ -379,7 +379,7 @@ class Packer {
 
   // --- Failure ---
 
-  // The tile finds no contiguous room from `begin` on.
+  // Returns the error for a tile for which there is no contiguous room from `begin` on.
   absl::Status NoRoom(TileIndex tile, uint64_t begin) const {
     uint64_t largest = 0, run = 0;
     frames_.ForBlocks(begin, [&](uint64_t, uint64_t size_bytes, TileIndex at) {

@@ -85,8 +85,8 @@ class EventLog {
 
  private:
   static constexpr size_t kPiece = 4096;
-  // The memory of events that were not added yet is not touched: whoever adds the first event of a
-  // piece may hold a lock.
+  // The memory of events that were not added yet is not touched: the caller that adds the first
+  // event of a piece may hold a lock.
   union Piece {
     Piece() {}  // NOLINT(modernize-use-equals-default): a default one would be deleted
     TraceEvent events[kPiece];

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is done with a tile's bytes. Plans, the pager's actions, the timeline and the counters share
-// this one enumeration of transfers.
+// What is done with a tile's bytes. Plans, the pager's actions and the timeline's recorder use this
+// enumeration. The public TimelineEvent::Kind has the four transfers that have a link beside other
+// kinds of events.
 
 #ifndef SPILLWAY_PLAN_TRANSFER_H_
 #define SPILLWAY_PLAN_TRANSFER_H_

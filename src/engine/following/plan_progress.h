@@ -74,7 +74,8 @@ class PlanProgress {
   bool IsDroppedNext(TileIndex tile, Tier tier) const {
     return WithNext(tile).is_dropped_next[At(tier)];
   }
-  // Whether the plan drops it right after the operation, which is the tile's next one or runs.
+  // Whether the tile's operation after `op` drops its copy in the tier. REQUIRES: `op` is the
+  // tile's next operation, or runs.
   bool IsDroppedAfter(Count op, Tier tier) const;
   // The offset at which the plan has the tile's copy after the operations that are over. None if
   // the plan has no copy in the tier.

@@ -2,7 +2,7 @@
 //
 // Queues of the operations of a plan that may start. Each link has a queue in order of position. An
 // operation that is skipped stays in its queue: thousands may be, and to remove them all at once
-// would take milliseconds. Whoever takes one drops it (PlanProgress::MayStartNow).
+// would take milliseconds. The caller that takes it drops it (PlanProgress::MayStartNow).
 
 #ifndef SPILLWAY_ENGINE_FOLLOWING_READY_OPS_H_
 #define SPILLWAY_ENGINE_FOLLOWING_READY_OPS_H_

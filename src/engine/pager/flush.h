@@ -35,7 +35,7 @@ class Flush {
   // Starts no more writes for the ticket, which fails with Cancelled. Returns false if the ticket
   // is not that of the commit in progress.
   bool Stop(Ticket ticket);
-  // Bytes that belong to the commit in progress, if there is one, are lost: it fails with `status`.
+  // Fails the commit in progress, if there is one, because bytes of it are lost.
   void Fail(const absl::Status& status) {
     if (is_active()) status_.Update(status);
   }

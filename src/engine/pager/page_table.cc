@@ -133,7 +133,8 @@ void PageTable::Discard(TileIndex tile) {
   NoteBytes(tile);
 }
 
-// The frame, if the tile has one yet, becomes one like any other, which goes with the copy.
+// Turns the tile's reserved frame, if it has one, into an ordinary frame, which is freed with the
+// copy.
 void PageTable::GiveUpReservedFrame(TileIndex tile) {
   resting_.Remove(tiles_[tile]);
   pages_[tile].rest.reset();

@@ -161,7 +161,7 @@ bool PlanRun::PullIfNothingMoves() {
     has_tried_ = false;
     return true;
   }
-  (void)RunAgainIfCut();  // no lease waits, but no other event may come soon
+  (void)RunAgainIfCut();  // no lease waits, but it may be long until the next event
   return false;
 }
 

@@ -22,8 +22,8 @@ namespace spillway::engine {
 class UseQueue {
  public:
   static constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
-  // A use that comes more than this many positions early does not count as the declared one, unless
-  // as many uses before it did not either: then those in between will not happen.
+  // A use that comes more than this many positions early is not taken for the declared one. After
+  // as many such uses it is, and the declared uses in between are dropped.
   static constexpr uint64_t kMaxSkip = 256;
 
   struct Entry {

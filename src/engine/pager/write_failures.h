@@ -18,7 +18,7 @@ class WriteFailures {
  public:
   explicit WriteFailures(Leases* leases) : leases_(*leases) {}
 
-  // In the order of what matters more.
+  // In ascending order of severity.
   enum class Kind : uint8_t {
     kRetried,   // a write that a commit tries again, because its tile belongs to the commit
     kUnneeded,  // a write of a tile that is still in memory and belongs to no commit
