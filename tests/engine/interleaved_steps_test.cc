@@ -43,7 +43,11 @@ uint64_t Moved(const EngineStats& stats) {
 
 class InterleavedSteps : public testing::Test {
  protected:
-  void SetUp() override {
+  void SetUp() override { OpenEngine(); }
+
+  // Closes the engine if one is open, and opens one with an empty store.
+  void OpenEngine() {
+    engine_.reset();
     EngineOptions options;
     options.store = {folder_ / "store"};
     options.mode = OpenMode::kScratch;
@@ -70,17 +74,40 @@ class InterleavedSteps : public testing::Test {
     if (kept != nullptr) *kept = *std::move(lease);
   }
 
-  // Leases a thread's tiles in order and ends each lease after a random delay.
+  // What one thread does in a step: leases its tiles in order and ends each lease some leases
+  // later.
+  class Share {
+   public:
+    Share(InterleavedSteps* test, int thread, uint32_t step, uint64_t seed)
+        : test_(*test),
+          thread_(static_cast<uint64_t>(thread)),
+          step_(step),
+          random_(seed + thread_) {}
+    void UseNext() {
+      if (held_.size() == kMostHeld) held_.pop_front();
+      held_.emplace_back();
+      test_.Use(thread_ * kTilesOfThread + next_++, step_, &held_.back());
+      while (!held_.empty() && random_() % 3 == 0) held_.pop_front();
+    }
+    void MayPause() {
+      if (random_() % 4 != 0) return;
+      std::this_thread::sleep_for(std::chrono::microseconds(random_() % 400));
+    }
+
+   private:
+    InterleavedSteps& test_;
+    const uint64_t thread_;
+    const uint32_t step_;
+    std::mt19937_64 random_;
+    std::deque<Lease> held_;
+    uint64_t next_ = 0;
+  };
+
   void UseShare(int thread, uint32_t step, uint64_t seed) {
-    std::mt19937_64 random(seed + static_cast<uint64_t>(thread));
-    std::deque<Lease> held;
-    for (uint64_t i = 0; i < kTilesOfThread; ++i) {
-      if (held.size() == kMostHeld) held.pop_front();
-      held.emplace_back();
-      Use(static_cast<uint64_t>(thread) * kTilesOfThread + i, step, &held.back());
-      if (HasFatalFailure()) return;
-      while (!held.empty() && random() % 3 == 0) held.pop_front();
-      if (random() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 400));
+    Share share(this, thread, step, seed);
+    for (uint64_t i = 0; i < kTilesOfThread && !HasFatalFailure(); ++i) {
+      share.UseNext();
+      share.MayPause();
     }
   }
 
@@ -121,6 +148,37 @@ TEST_F(InterleavedSteps, FollowThePlanForHardlyMoreBytes) {
   EXPECT_GE(stats.plan.steps, steps - 1);
   EXPECT_GE(stats.plan.planned_bytes, kStateBytes / 2);
   EXPECT_LE(moved, 1.02 * planned);
+}
+
+// The plan for several threads leaves a reserve, so it keeps fewer tiles than the plan of a thread
+// that takes and ends the same leases.
+TEST_F(InterleavedSteps, HaveAPlanOfAtMostATenthMoreBytesThanOneThread) {
+  const uint64_t seed = test::Seed();
+  for (uint32_t step = 0; step < 3; ++step) {
+    Step(step, seed * 1000 + step);
+    if (HasFatalFailure()) return;
+    ASSERT_TRUE(engine_->EndStep().ok());
+    ASSERT_TRUE(engine_->WaitForPlan().ok());
+  }
+  const auto planned = static_cast<double>(engine_->Stats().plan.planned_bytes);
+  OpenEngine();
+  if (HasFatalFailure()) return;
+  for (uint32_t step = 0; step < 3; ++step) {
+    std::deque<Share> shares;
+    for (int thread = 0; thread < kThreads; ++thread)
+      shares.emplace_back(this, thread, step, seed * 1000 + step);
+    for (uint64_t i = 0; i < kTilesOfThread; ++i) {
+      for (Share& share : shares) share.UseNext();
+      if (HasFatalFailure()) return;
+    }
+    shares.clear();
+    ASSERT_TRUE(engine_->EndStep().ok());
+    ASSERT_TRUE(engine_->WaitForPlan().ok());
+  }
+  const auto of_one_thread = static_cast<double>(engine_->Stats().plan.planned_bytes);
+  std::cout << planned / of_one_thread << " times one thread's bytes\n";
+  EXPECT_GT(planned, of_one_thread);  // else no reserve was left, and the limit shows nothing
+  EXPECT_LE(planned, 1.10 * of_one_thread);
 }
 
 // Each thread's tiles come after those of the thread before it, later in the reverse order. The
