@@ -67,7 +67,7 @@ inline constexpr int kMaxQueueDepth = 1024;
 // The destructor may run on any thread: it waits for transfers that the kernel has begun, and drops
 // completions that were not reaped.
 //
-//   auto engine = MakeIoEngine(IoEngineKind::kAuto, {}, folder);
+//   auto engine = MakeIoEngine(IoKind::kAuto, {}, folder);
 //   FileId file = *(*engine)->AddFile(fd, "store/segment-0000", /*device=*/0);
 //   const IoRequest request = {IoOp::kRead, file, 0, buffer, 1 << 20, /*tag=*/7};
 //   (*engine)->Submit({&request, 1});

@@ -78,7 +78,7 @@ absl::StatusOr<std::unique_ptr<IoEngine>> MakeProbed(const IoEngineOptions& opti
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<IoEngine>> MakeIoEngine(IoEngineKind kind, IoEngineOptions options,
+absl::StatusOr<std::unique_ptr<IoEngine>> MakeIoEngine(IoKind kind, IoEngineOptions options,
                                                        const std::string& folder,
                                                        const Announce& announce) {
   if (options.queue_depth < 1 || options.queue_depth > kMaxQueueDepth) {
@@ -86,12 +86,12 @@ absl::StatusOr<std::unique_ptr<IoEngine>> MakeIoEngine(IoEngineKind kind, IoEngi
                                                    kMaxQueueDepth, ", not ", options.queue_depth));
   }
   SPILLWAY_ASSIGN_OR_RETURN(const DirectFile file, OpenNamelessFile(folder));
-  if (kind == IoEngineKind::kPosix) return MakeProbed<PosixIoEngine>(options, file, folder);
+  if (kind == IoKind::kPosix) return MakeProbed<PosixIoEngine>(options, file, folder);
 
   absl::StatusOr<std::unique_ptr<IoEngine>> uring =
       MakeProbed<UringIoEngine>(options, file, folder);
   if (uring.ok()) return uring;
-  if (kind == IoEngineKind::kUring) {
+  if (kind == IoKind::kUring) {
     return absl::UnimplementedError(absl::StrCat(
         "io_uring does not work here (", uring.status().message(),
         "); allow it (sysctl kernel.io_uring_disabled=0, the container's seccomp profile) or "

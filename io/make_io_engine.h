@@ -6,7 +6,6 @@
 #ifndef SPILLWAY_IO_MAKE_IO_ENGINE_H_
 #define SPILLWAY_IO_MAKE_IO_ENGINE_H_
 
-#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -15,10 +14,9 @@
 #include "io/direct_file.h"
 #include "io/io_engine.h"
 #include "io/io_engine_options.h"
+#include "spillway/engine.h"
 
 namespace spillway::io {
-
-enum class IoEngineKind : uint8_t { kAuto, kUring, kPosix };
 
 // Makes the engine of that kind. kAuto makes the io_uring engine if it works, and otherwise the
 // engine on threads; it then calls `announce` (may be empty) once. An engine works if it writes to
@@ -26,7 +24,7 @@ enum class IoEngineKind : uint8_t { kAuto, kUring, kPosix };
 // bytes back into a registered and an unregistered buffer. kPosix is probed the same way. Errors:
 // InvalidArgument for queue_depth; Unimplemented if kUring does not work here, with the cause; the
 // errno's status if no file can be made in the folder.
-absl::StatusOr<std::unique_ptr<IoEngine>> MakeIoEngine(IoEngineKind kind, IoEngineOptions options,
+absl::StatusOr<std::unique_ptr<IoEngine>> MakeIoEngine(IoKind kind, IoEngineOptions options,
                                                        const std::string& folder,
                                                        const Announce& announce = {});
 

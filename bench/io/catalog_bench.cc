@@ -215,7 +215,7 @@ class Bench {
  private:
   absl::Status Open() {
     if (!io_) {
-      SPILLWAY_ASSIGN_OR_RETURN(io_, io::MakeIoEngine(io::IoEngineKind::kPosix, {}, folder_));
+      SPILLWAY_ASSIGN_OR_RETURN(io_, io::MakeIoEngine(IoKind::kPosix, {}, folder_));
     }
     SPILLWAY_ASSIGN_OR_RETURN(
         store_, io::Store::Open({.folders = {folder_}, .page_bytes = kPageBytes}, io_.get()));

@@ -100,11 +100,10 @@ absl::Status SetQueues(const EngineOptions& options, const io::Announce& announc
 // Makes the I/O engine and opens the store that it serves.
 absl::Status OpenStore(const EngineOptions& options, const MakeIo& make_io,
                        const io::Announce& announce, MoverParts* parts) {
-  const auto kind = static_cast<io::IoEngineKind>(options.io);
   io::IoEngineOptions io_options;
   io_options.queue_depth = options.queue_depth;
   const std::string folder = base::ExistingFolder(options.store.front());
-  SPILLWAY_ASSIGN_OR_RETURN(parts->io, make_io(kind, io_options, folder, announce));
+  SPILLWAY_ASSIGN_OR_RETURN(parts->io, make_io(options.io, io_options, folder, announce));
   const io::StoreOptions store_options{.folders = options.store,
                                        .must_not_exist = options.mode != OpenMode::kOpenOrCreate,
                                        .scratch = options.mode == OpenMode::kScratch,

@@ -18,7 +18,7 @@
 namespace spillway::engine {
 
 using MakeIo = std::function<absl::StatusOr<std::unique_ptr<io::IoEngine>>(
-    io::IoEngineKind, const io::IoEngineOptions&, const std::string& folder, const io::Announce&)>;
+    IoKind, const io::IoEngineOptions&, const std::string& folder, const io::Announce&)>;
 
 struct OpenChoices {
   MakeIo make_io = io::MakeIoEngine;  // makes the I/O engine of the store

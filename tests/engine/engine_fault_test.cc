@@ -218,9 +218,7 @@ constexpr Case kCases[] = {
 class EngineFaultTest : public testing::TestWithParam<std::tuple<IoKind, int>> {
  protected:
   void SetUp() override {
-    const bool uring = io() == IoKind::kUring;
-    if (!io::CanRun(uring ? io::IoEngineKind::kUring : io::IoEngineKind::kPosix))
-      GTEST_SKIP() << io::kNoIoUring;
+    if (!io::CanRun(io())) GTEST_SKIP() << io::kNoIoUring;
   }
   IoKind io() const { return std::get<0>(GetParam()); }
   const Case& fault() const { return kCases[std::get<1>(GetParam())]; }

@@ -66,8 +66,8 @@ Values ValuesAfter(int steps) {
 // Trains with a mover over a store in a folder, on a disk that can be made to fail.
 class Trainer {
  public:
-  static absl::StatusOr<std::unique_ptr<Trainer>> Open(const std::string& folder,
-                                                       io::IoEngineKind kind, uint64_t seed) {
+  static absl::StatusOr<std::unique_ptr<Trainer>> Open(const std::string& folder, IoKind kind,
+                                                       uint64_t seed) {
     auto trainer = std::unique_ptr<Trainer>(new Trainer);
     SPILLWAY_ASSIGN_OR_RETURN(auto runtime, tiers::MakeDeviceRuntime(Device::Host()));
     SPILLWAY_ASSIGN_OR_RETURN(
@@ -269,10 +269,10 @@ bool IsClear(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
 }
 
-class FaultEverywhereTest : public testing::TestWithParam<std::tuple<io::IoEngineKind, int>> {
+class FaultEverywhereTest : public testing::TestWithParam<std::tuple<IoKind, int>> {
  protected:
   const Case& fault() const { return kCases[std::get<1>(GetParam())]; }
-  io::IoEngineKind kind() const { return std::get<0>(GetParam()); }
+  IoKind kind() const { return std::get<0>(GetParam()); }
 
   // Runs with the fault at request number `at`. Returns what is wrong with the run, or an empty
   // string.
@@ -367,14 +367,13 @@ TEST_P(FaultEverywhereTest, SameNumbersOrOneErrorAndTheLastCommit) {
   }
 }
 
-std::string NameOf(const testing::TestParamInfo<std::tuple<io::IoEngineKind, int>>& variant) {
-  return absl::StrCat(std::get<0>(variant.param) == io::IoEngineKind::kUring ? "Uring" : "Posix",
+std::string NameOf(const testing::TestParamInfo<std::tuple<IoKind, int>>& variant) {
+  return absl::StrCat(std::get<0>(variant.param) == IoKind::kUring ? "Uring" : "Posix",
                       kCases[std::get<1>(variant.param)].name);
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, FaultEverywhereTest,
-                         testing::Combine(testing::Values(io::IoEngineKind::kUring,
-                                                          io::IoEngineKind::kPosix),
+                         testing::Combine(testing::Values(IoKind::kUring, IoKind::kPosix),
                                           testing::Range(0, static_cast<int>(std::size(kCases)))),
                          NameOf);
 

@@ -31,7 +31,7 @@ inline absl::StatusOr<Machine> OpenMachine(EngineOptions options, uint64_t seed,
   OpenChoices choices;
   choices.policy = policy;
   choices.make_io =
-      [&](io::IoEngineKind kind, const io::IoEngineOptions& io_options, const std::string& folder,
+      [&](IoKind kind, const io::IoEngineOptions& io_options, const std::string& folder,
           const io::Announce& announce) -> absl::StatusOr<std::unique_ptr<io::IoEngine>> {
     SPILLWAY_ASSIGN_OR_RETURN(auto disk, io::FaultyIoEngine::Create(seed, [&](io::ResultHook hook) {
                                 io::IoEngineOptions with_hook = io_options;

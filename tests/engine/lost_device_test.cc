@@ -142,7 +142,7 @@ class LosableRuntime final : public tiers::DeviceRuntime {
 class LostDevice : public testing::Test {
  protected:
   std::unique_ptr<Mover> Open(std::unique_ptr<tiers::DeviceRuntime> runtime, bool stored) {
-    auto io = *io::MakeIoEngine(io::IoEngineKind::kAuto, {}, folder_.path());
+    auto io = *io::MakeIoEngine(IoKind::kAuto, {}, folder_.path());
     auto mover = *OpenMover({folder_ / "s"}, std::move(runtime), std::move(io), 2 * kTileBytes,
                             4 * kTileBytes);
     io::TensorIndex tensor = 0;
@@ -346,7 +346,7 @@ class RefusedMemory : public LostDevice {
     auto runtime = std::make_unique<LosableRuntime>(kNever);
     runtime_ = runtime.get();
     parts.runtime = std::move(runtime);
-    parts.io = *io::MakeIoEngine(io::IoEngineKind::kAuto, {}, folder_.path());
+    parts.io = *io::MakeIoEngine(IoKind::kAuto, {}, folder_.path());
     parts.store =
         *io::Store::Open({.folders = {folder_ / "s"}, .page_bytes = 16 * kKiB}, parts.io.get());
     tiers::PinnedArenaOptions pinned = {.size_bytes = 2 * kTileBytes, .slab_bytes = kTileBytes};

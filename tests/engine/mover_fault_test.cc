@@ -31,7 +31,7 @@ constexpr uint64_t kTileBytes = 40000;  // three pages of 16 KiB, the last one s
 constexpr TileIndex kNumTiles = 12;
 constexpr uint64_t kPinnedBytes = 4 * 40960;  // room for four tiles
 
-class MoverFaultTest : public testing::TestWithParam<io::IoEngineKind> {
+class MoverFaultTest : public testing::TestWithParam<IoKind> {
  protected:
   void SetUp() override {
     if (!io::CanRun(GetParam())) GTEST_SKIP() << io::kNoIoUring;
@@ -231,10 +231,9 @@ TEST_P(MoverFaultTest, RandomFailuresLoseNoValue) {
   CheckAll();
 }
 
-INSTANTIATE_TEST_SUITE_P(Engines, MoverFaultTest,
-                         testing::Values(io::IoEngineKind::kUring, io::IoEngineKind::kPosix),
+INSTANTIATE_TEST_SUITE_P(Engines, MoverFaultTest, testing::Values(IoKind::kUring, IoKind::kPosix),
                          [](const auto& variant) {
-                           return variant.param == io::IoEngineKind::kUring ? "Uring" : "Posix";
+                           return variant.param == IoKind::kUring ? "Uring" : "Posix";
                          });
 
 }  // namespace

@@ -26,7 +26,7 @@ constexpr TileIndex kThere = 0, kTooLarge = 1;
 class MoverLeaseTest : public testing::TestWithParam<Tier> {
  protected:
   void SetUp() override {
-    auto io = io::MakeIoEngine(io::IoEngineKind::kPosix, {}, folder_.path());
+    auto io = io::MakeIoEngine(IoKind::kPosix, {}, folder_.path());
     ASSERT_TRUE(io.ok()) << io.status();
     auto mover = OpenMover({folder_ / "s"}, *tiers::MakeDeviceRuntime(Device::Host()),
                            *std::move(io), kRoom, kRoom, [this](TileIndex tile) {

@@ -31,7 +31,7 @@ TEST(MoverPump, ALeaseGetsWhatTheLimitsLeftOver) {
   const uint64_t seed = test::Seed();
   SCOPED_TRACE(test::SeedLine(seed));
   const test::TempFolder folder;
-  auto io = io::MakeIoEngine(io::IoEngineKind::kPosix, {}, folder.path());
+  auto io = io::MakeIoEngine(IoKind::kPosix, {}, folder.path());
   ASSERT_TRUE(io.ok()) << io.status();
   auto opened = OpenMover({folder / "s"}, *tiers::MakeDeviceRuntime(Device::Host()), *std::move(io),
                           6 * kTileBytes, 16 * kTileBytes, DescribeTile,

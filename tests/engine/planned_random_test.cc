@@ -76,7 +76,7 @@ EngineOptions RandomOptions(Random& random, const std::string& folder) {
   options.pinned_bytes = (96 + 4 * random.Below(96)) * kKiB;
   options.page_bytes = random.OneOf<uint64_t>({4, 8, 16}) * kKiB;
   options.plan_steps = random.Below(8) != 0;
-  const bool uring = io::CanRun(io::IoEngineKind::kUring) && random.Below(2) == 0;
+  const bool uring = io::CanRun(IoKind::kUring) && random.Below(2) == 0;
   options.io = uring ? IoKind::kUring : IoKind::kPosix;
   options.calibration = Calibration::kKeep;
   return options;

@@ -26,7 +26,7 @@ using testing::HasSubstr;
 
 constexpr uint32_t kSize = 65536;
 
-class FaultyIoEngineTest : public testing::TestWithParam<IoEngineKind> {
+class FaultyIoEngineTest : public testing::TestWithParam<IoKind> {
  protected:
   void SetUp() override {
     if (!CanRun(GetParam())) GTEST_SKIP() << kNoIoUring;
@@ -226,10 +226,9 @@ TEST(RandomFaults, TheSameSeedGivesTheSameScript) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Both, FaultyIoEngineTest,
-                         testing::Values(IoEngineKind::kUring, IoEngineKind::kPosix),
+INSTANTIATE_TEST_SUITE_P(Both, FaultyIoEngineTest, testing::Values(IoKind::kUring, IoKind::kPosix),
                          [](const auto& test) {
-                           return test.param == IoEngineKind::kUring ? "Uring" : "Posix";
+                           return test.param == IoKind::kUring ? "Uring" : "Posix";
                          });
 
 }  // namespace

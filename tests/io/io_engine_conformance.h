@@ -23,7 +23,7 @@ namespace spillway::io {
 
 struct Implementation {
   std::string name;
-  IoEngineKind kind;
+  IoKind kind;
   bool faulty;  // wrapped in a FaultyIoEngine with an empty script
 };
 
@@ -66,13 +66,13 @@ class IoEngineConformance : public testing::TestWithParam<Implementation> {
 };
 
 // Instantiates IoEngineConformance, or a suite derived from it, for every implementation.
-#define SPILLWAY_INSTANTIATE_FOR_ALL_IO_ENGINES(suite)                                       \
-  INSTANTIATE_TEST_SUITE_P(                                                                  \
-      All, suite,                                                                            \
-      testing::Values(Implementation{"Uring", IoEngineKind::kUring, /*faulty=*/false},       \
-                      Implementation{"Posix", IoEngineKind::kPosix, /*faulty=*/false},       \
-                      Implementation{"FaultyUring", IoEngineKind::kUring, /*faulty=*/true},  \
-                      Implementation{"FaultyPosix", IoEngineKind::kPosix, /*faulty=*/true}), \
+#define SPILLWAY_INSTANTIATE_FOR_ALL_IO_ENGINES(suite)                                 \
+  INSTANTIATE_TEST_SUITE_P(                                                            \
+      All, suite,                                                                      \
+      testing::Values(Implementation{"Uring", IoKind::kUring, /*faulty=*/false},       \
+                      Implementation{"Posix", IoKind::kPosix, /*faulty=*/false},       \
+                      Implementation{"FaultyUring", IoKind::kUring, /*faulty=*/true},  \
+                      Implementation{"FaultyPosix", IoKind::kPosix, /*faulty=*/true}), \
       [](const auto& test) { return test.param.name; })
 
 }  // namespace spillway::io

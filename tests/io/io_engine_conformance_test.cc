@@ -20,7 +20,7 @@ constexpr size_t kKiB = 1024;
 constexpr size_t kMiB = 1024 * kKiB;
 
 TEST_P(IoEngineConformance, NamesWhatItRunsOn) {
-  EXPECT_EQ(Make()->name(), GetParam().kind == IoEngineKind::kUring ? "uring" : "posix");
+  EXPECT_EQ(Make()->name(), GetParam().kind == IoKind::kUring ? "uring" : "posix");
 }
 
 TEST_P(IoEngineConformance, ReadsBackWhatItWrote) {

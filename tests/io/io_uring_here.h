@@ -14,8 +14,8 @@ namespace spillway::io {
 
 inline constexpr char kNoIoUring[] = "the kernel gives no ring: io_uring is absent or forbidden";
 
-inline bool CanRun(IoEngineKind kind) {
-  if (kind != IoEngineKind::kUring) return true;
+inline bool CanRun(IoKind kind) {
+  if (kind != IoKind::kUring) return true;
   io_uring ring;
   if (io_uring_queue_init(4, &ring, 0) != 0) return false;
   io_uring_queue_exit(&ring);

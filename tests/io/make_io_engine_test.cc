@@ -33,7 +33,7 @@ struct Made {
   std::vector<std::string> said;
 };
 
-Made MakeWithout(long syscall, IoEngineKind kind, const std::string& folder = testing::TempDir()) {
+Made MakeWithout(long syscall, IoKind kind, const std::string& folder = testing::TempDir()) {
   Made made;
   std::thread([&] {
     if (syscall != 0) made.filtered = ForbidInThisThread(syscall, EPERM);
@@ -46,13 +46,13 @@ Made MakeWithout(long syscall, IoEngineKind kind, const std::string& folder = te
 }
 
 TEST(MakeIoEngine, PosixWorksEverywhere) {
-  const Made made = MakeWithout(SYS_io_uring_setup, IoEngineKind::kPosix);
+  const Made made = MakeWithout(SYS_io_uring_setup, IoKind::kPosix);
   EXPECT_EQ(made.name, "posix") << made.status;
   EXPECT_TRUE(made.said.empty());
 }
 
 TEST(MakeIoEngine, AutoFallsBackToThreadsAndSaysSoOnce) {
-  const Made made = MakeWithout(SYS_io_uring_setup, IoEngineKind::kAuto);
+  const Made made = MakeWithout(SYS_io_uring_setup, IoKind::kAuto);
   if (!made.filtered) GTEST_SKIP() << "the kernel takes no seccomp filter";
   EXPECT_EQ(made.name, "posix") << made.status;
   ASSERT_EQ(made.said.size(), 1u);
@@ -61,7 +61,7 @@ TEST(MakeIoEngine, AutoFallsBackToThreadsAndSaysSoOnce) {
 
 TEST(MakeIoEngine, ARingThatIsSetUpAndThenFailsFallsBackToo) {
   for (const long syscall : {SYS_io_uring_register, SYS_io_uring_enter}) {
-    const Made made = MakeWithout(syscall, IoEngineKind::kAuto);
+    const Made made = MakeWithout(syscall, IoKind::kAuto);
     if (!made.filtered) GTEST_SKIP() << "the kernel takes no seccomp filter";
     EXPECT_EQ(made.name, "posix") << made.status;
     ASSERT_EQ(made.said.size(), 1u);
@@ -70,7 +70,7 @@ TEST(MakeIoEngine, ARingThatIsSetUpAndThenFailsFallsBackToo) {
 }
 
 TEST(MakeIoEngine, UringThatDoesNotWorkIsUnimplementedWithItsCause) {
-  const Made made = MakeWithout(SYS_io_uring_setup, IoEngineKind::kUring);
+  const Made made = MakeWithout(SYS_io_uring_setup, IoKind::kUring);
   if (!made.filtered) GTEST_SKIP() << "the kernel takes no seccomp filter";
   EXPECT_EQ(made.status.code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(made.status.message(), HasSubstr("io_uring_setup"));
@@ -78,8 +78,7 @@ TEST(MakeIoEngine, UringThatDoesNotWorkIsUnimplementedWithItsCause) {
 }
 
 TEST(MakeIoEngine, AFolderThatTakesNoFileIsAnErrorOfItsOwn) {
-  for (const IoEngineKind kind :
-       {IoEngineKind::kAuto, IoEngineKind::kUring, IoEngineKind::kPosix}) {
+  for (const IoKind kind : {IoKind::kAuto, IoKind::kUring, IoKind::kPosix}) {
     const std::string folder = testing::TempDir() + "/spillway-absent";
     const Made made = MakeWithout(0, kind, folder);
     EXPECT_EQ(made.status.code(), absl::StatusCode::kNotFound) << made.status;
@@ -90,14 +89,14 @@ TEST(MakeIoEngine, AFolderThatTakesNoFileIsAnErrorOfItsOwn) {
 
 TEST(MakeIoEngine, TheProbeLeavesNothing) {
   const test::TempFolder folder;
-  EXPECT_TRUE(MakeWithout(0, IoEngineKind::kAuto, folder.path()).status.ok());
+  EXPECT_TRUE(MakeWithout(0, IoKind::kAuto, folder.path()).status.ok());
   EXPECT_TRUE(test::FilesIn(folder.path()).empty());
 }
 
 TEST(MakeIoEngine, TheDepthHasLimits) {
   for (const int depth : {0, -1, kMaxQueueDepth + 1}) {
     const absl::Status status =
-        MakeIoEngine(IoEngineKind::kAuto, {.queue_depth = depth}, testing::TempDir()).status();
+        MakeIoEngine(IoKind::kAuto, {.queue_depth = depth}, testing::TempDir()).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << depth;
   }
 }

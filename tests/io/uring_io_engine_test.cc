@@ -35,7 +35,7 @@ constexpr size_t kMiB = size_t{1} << 20;
 class UringIoEngineTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (!CanRun(IoEngineKind::kUring)) GTEST_SKIP() << kNoIoUring;
+    if (!CanRun(IoKind::kUring)) GTEST_SKIP() << kNoIoUring;
   }
 
   static std::unique_ptr<UringIoEngine> Make(IoEngineOptions options = {}) {

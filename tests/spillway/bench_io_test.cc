@@ -183,7 +183,7 @@ echo '"write":{"io_bytes":67108864,"runtime":100}}]}'
 }
 
 TEST_F(BenchIoTest, TheCeilingMovesNothingAndSaysWhatEachPartTakes) {
-  if (!io::CanRun(io::IoEngineKind::kUring)) GTEST_SKIP() << io::kNoIoUring;
+  if (!io::CanRun(IoKind::kUring)) GTEST_SKIP() << io::kNoIoUring;
   const Ended ended = RunCommand({"bench", "io", a_, "--ceiling", "--memory", "64MiB", "--json"});
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
   ExpectNothingLeft();

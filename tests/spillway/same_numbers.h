@@ -83,7 +83,7 @@ inline std::vector<Way> AllWays() {
     ways = std::move(longer);
   }
   std::erase_if(ways, [](const Way& way) { return !IsWorthIt(way); });
-  if (!io::CanRun(io::IoEngineKind::kUring)) {
+  if (!io::CanRun(IoKind::kUring)) {
     std::erase_if(ways, [](const Way& way) { return way.at("--io") == "uring"; });
   }
   return ways;

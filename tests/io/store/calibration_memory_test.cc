@@ -35,7 +35,7 @@ void* Map(void* address, size_t size_bytes, int protection, int flags, int fd, o
 }
 
 TEST(CalibrationMemory, HugePagesThatMayNotBeUsedAreNotUsed) {
-  const auto engine = *MakeIoEngine(IoEngineKind::kPosix, {}, testing::TempDir());
+  const auto engine = *MakeIoEngine(IoKind::kPosix, {}, testing::TempDir());
   const auto profile = Calibrate(testing::TempDir(), *engine, 0,
                                  {.file_bytes = kLeastCalibrationBytes,
                                   .memory_bytes = kLeastCalibrationBytes,

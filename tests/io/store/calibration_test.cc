@@ -136,7 +136,7 @@ class RecordingIoEngine final : public IoEngine {
   std::vector<Section> sections_;
 };
 
-class CalibrationTest : public ::testing::TestWithParam<IoEngineKind> {
+class CalibrationTest : public ::testing::TestWithParam<IoKind> {
  protected:
   void SetUp() override {
     if (!CanRun(GetParam())) GTEST_SKIP() << kNoIoUring;
@@ -277,10 +277,9 @@ TEST_P(CalibrationTest, TheStoreKeepsWhatWasFound) {
   EXPECT_NE((*store)->Profile(0), mine);
 }
 
-INSTANTIATE_TEST_SUITE_P(Engines, CalibrationTest,
-                         testing::Values(IoEngineKind::kUring, IoEngineKind::kPosix),
+INSTANTIATE_TEST_SUITE_P(Engines, CalibrationTest, testing::Values(IoKind::kUring, IoKind::kPosix),
                          [](const auto& kind) {
-                           return kind.param == IoEngineKind::kUring ? "Uring" : "Posix";
+                           return kind.param == IoKind::kUring ? "Uring" : "Posix";
                          });
 
 }  // namespace

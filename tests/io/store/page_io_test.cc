@@ -111,7 +111,7 @@ class FileStore final : public Store {
 };
 
 struct PageIoParam {
-  IoEngineKind engine;
+  IoKind engine;
   int hash_threads;
 };
 
@@ -531,13 +531,13 @@ TEST_P(PageIoTest, WaitsForFilesThatAreInUse) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, PageIoTest,
-                         testing::Values(PageIoParam{IoEngineKind::kUring, 1},
-                                         PageIoParam{IoEngineKind::kUring, 4},
-                                         PageIoParam{IoEngineKind::kPosix, 1},
-                                         PageIoParam{IoEngineKind::kPosix, 4}),
+                         testing::Values(PageIoParam{IoKind::kUring, 1},
+                                         PageIoParam{IoKind::kUring, 4},
+                                         PageIoParam{IoKind::kPosix, 1},
+                                         PageIoParam{IoKind::kPosix, 4}),
                          [](const auto& given) {
                            const PageIoParam& param = given.param;
-                           const bool is_uring = param.engine == IoEngineKind::kUring;
+                           const bool is_uring = param.engine == IoKind::kUring;
                            return absl::StrCat(is_uring ? "Uring" : "Posix", param.hash_threads);
                          });
 

@@ -158,11 +158,11 @@ TEST_F(FewDescriptorsTest, AFileInUseStaysOpen) {
 // Runs one operation over more files than may be open.
 TEST_F(FewDescriptorsTest, AnOperationOverMoreFilesThanMayBeOpenWaitsForItsOwnRequests) {
   LimitTo(64);
-  for (const IoEngineKind kind : {IoEngineKind::kPosix, IoEngineKind::kUring}) {
+  for (const IoKind kind : {IoKind::kPosix, IoKind::kUring}) {
     if (!CanRun(kind)) continue;
-    SCOPED_TRACE(kind == IoEngineKind::kUring ? "uring" : "posix");
+    SCOPED_TRACE(kind == IoKind::kUring ? "uring" : "posix");
     StoreOptions options = ManyFiles();
-    options.folders = {folder_ / (kind == IoEngineKind::kUring ? "uring" : "posix")};
+    options.folders = {folder_ / (kind == IoKind::kUring ? "uring" : "posix")};
     auto engine = MakeIoEngine(kind, {}, folder_.path());
     ASSERT_TRUE(engine.ok()) << engine.status();
     auto store = Store::Open(options, engine->get());

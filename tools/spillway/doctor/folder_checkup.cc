@@ -198,12 +198,12 @@ Finding CheckDirect(const ProbeFile& file) {
 
 Finding CheckUring(const std::string& folder) {
   Finding finding = {.name = "io_uring"};
-  const auto engine = io::MakeIoEngine(io::IoEngineKind::kUring, {}, folder);
+  const auto engine = io::MakeIoEngine(IoKind::kUring, {}, folder);
   if (engine.ok()) {
     finding.found = "plain and registered transfers work";
     return finding;
   }
-  const auto threads = io::MakeIoEngine(io::IoEngineKind::kPosix, {}, folder);
+  const auto threads = io::MakeIoEngine(IoKind::kPosix, {}, folder);
   if (!threads.ok()) {
     return {finding.name, Verdict::kFail, std::string(threads.status().message()),
             "look at the drive and its file system (dmesg)"};

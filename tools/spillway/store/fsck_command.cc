@@ -120,7 +120,7 @@ void PrintText(const io::StoreCheckReport& report, bool repaired) {
 absl::Status RunFsck(const FsckFlags& flags) {
   SPILLWAY_RETURN_IF_ERROR(CheckStoreArgument(flags.store));
   SPILLWAY_ASSIGN_OR_RETURN(const auto view, OpenView(flags.store, io::StoreView::Wanted::kAlone));
-  auto io = io::MakeIoEngine(io::IoEngineKind::kAuto, {}, flags.store[0]);
+  auto io = io::MakeIoEngine(IoKind::kAuto, {}, flags.store[0]);
   // The choice takes a file in the folder, which perhaps can only be read.
   if (!io.ok()) io = io::PosixIoEngine::Create({});
   SPILLWAY_RETURN_IF_ERROR(io.status());

@@ -128,11 +128,11 @@ class Bench {
   absl::Status MakeFiles() {
     const auto note = [this](std::string_view text) { Note(std::string(text)); };
     const io::IoEngineOptions deep = {.queue_depth = io::kMaxQueueDepth};
-    SPILLWAY_ASSIGN_OR_RETURN(
-        ring_, io::MakeIoEngine(io::IoEngineKind::kAuto, deep, options_.folders[0], note));
+    SPILLWAY_ASSIGN_OR_RETURN(ring_,
+                              io::MakeIoEngine(IoKind::kAuto, deep, options_.folders[0], note));
     report_.io_engine = std::string(ring_->name());
-    SPILLWAY_ASSIGN_OR_RETURN(
-        threads_, io::MakeIoEngine(io::IoEngineKind::kPosix, deep, options_.folders[0]));
+    SPILLWAY_ASSIGN_OR_RETURN(threads_,
+                              io::MakeIoEngine(IoKind::kPosix, deep, options_.folders[0]));
     std::vector<std::string> store_folders;
     for (size_t i = 0; i < options_.folders.size(); ++i) {
       SPILLWAY_ASSIGN_OR_RETURN(OwnFolder folder, options_.make_folder(options_.folders[i]));

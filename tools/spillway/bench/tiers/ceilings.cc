@@ -38,8 +38,7 @@ absl::StatusOr<std::unique_ptr<Ceilings>> Ceilings::Create(const std::string& fo
   self->block_bytes_ = static_cast<uint32_t>(std::min(block_bytes, kMostBlockBytes));
   self->runtime_ = std::move(runtime);
   SPILLWAY_ASSIGN_OR_RETURN(
-      self->io_,
-      io::MakeIoEngine(io::IoEngineKind::kAuto, {.queue_depth = io::kMaxQueueDepth}, folder));
+      self->io_, io::MakeIoEngine(IoKind::kAuto, {.queue_depth = io::kMaxQueueDepth}, folder));
   SPILLWAY_ASSIGN_OR_RETURN(self->file_id_,
                             self->io_->AddFile(self->file_.fd(), folder, /*device=*/0));
   self->memory_.AddTo(*self->io_);
