@@ -18,46 +18,45 @@ constexpr size_t kMostWaiting = 16;
 bool PlanMoves::Advance() {
   if (MustTryAgain()) TryAgain();
   bool progress = false;
-  for (size_t queue = 0; queue <= kFree; ++queue) progress |= AdvanceQueue(queue);
+  for (Queue& queue : queues_) progress |= AdvanceQueue(queue);
   return AdvanceEntry() || progress;
 }
 
 bool PlanMoves::StoppedEarly() {
-  const bool is_cut = std::count(idle_left_.begin(), idle_left_.end(), 0) > 0;
+  const bool is_cut = std::any_of(queues_.begin(), queues_.end(),
+                                  [](const Queue& queue) { return queue.idle_left == 0; });
   return is_cut && std::exchange(has_idled_, false);
 }
 
-std::optional<PlanFollower::Count> PlanMoves::Take(size_t queue) {
+std::optional<PlanFollower::Count> PlanMoves::Take(const Queue& queue) {
   PlanFollower& follower = frames_.follower();
-  if (queue == kFree) return follower.TakeFree();
-  const auto link = static_cast<plan::Transfer>(queue);
-  return follower.in_flight(link) < kMostInFlight ? follower.Take(link) : std::nullopt;
+  if (!queue.link) return follower.TakeFree();
+  return follower.in_flight(*queue.link) < kMostInFlight ? follower.Take(*queue.link)
+                                                         : std::nullopt;
 }
 
 // Tries the queue's operations, one after the other, until there is none, too many wait, or the
 // queue's budget of operations that move nothing is used up, which includes those that were
 // skipped. If one finds no room, the operations behind it do not take a frame. Waiting operations
 // are tried again when something has ended that they may wait for.
-bool PlanMoves::AdvanceQueue(size_t queue) {
+bool PlanMoves::AdvanceQueue(Queue& queue) {
   bool progress = false;
   PlanFollower& follower = frames_.follower();
-  Waiting& waiting = waiting_[queue];
-  int& idle_left = idle_left_[queue];
-  while (idle_left > 0 && waiting.ops.size() < kMostWaiting) {
+  while (queue.idle_left > 0 && queue.waiting.size() < kMostWaiting) {
     const auto number = Take(queue);
     if (!number) break;
     if (!follower.tiles().MayStartNow(*number)) {
-      --idle_left;
+      --queue.idle_left;
       progress = has_idled_ = true;
       continue;
     }
     const plan::Op& op = follower.OpAt(*number);
     const uint64_t size_bytes = pages_[op.tile].size_bytes();
     const bool has_link = plan::HasLink(op.kind);
-    const Step step = waiting.has_room || !NeedsFrame(op) ? Try(op, number) : Step::kWaiting;
+    const Step step = queue.has_room || !NeedsFrame(op) ? Try(op, number) : Step::kWaiting;
     switch (step) {
-      case Step::kNoRoom: waiting.has_room = false; [[fallthrough]];
-      case Step::kWaiting: waiting.ops.push_back(*number); continue;
+      case Step::kNoRoom: queue.has_room = false; [[fallthrough]];
+      case Step::kWaiting: queue.waiting.push_back(*number); continue;
       case Step::kDone:
         if (has_link && HasMoved(op)) follower.CountMoved(*number, size_bytes);
         follower.End(*number);
@@ -71,7 +70,7 @@ bool PlanMoves::AdvanceQueue(size_t queue) {
     }
     progress = true;
     if (has_link && step == Step::kStarted) continue;
-    --idle_left;
+    --queue.idle_left;
     has_idled_ = true;
   }
   return progress;
@@ -81,8 +80,8 @@ bool PlanMoves::AdvanceQueue(size_t queue) {
 // ready since are behind a full list of waiting ones.
 bool PlanMoves::MustTryAgain() const {
   if (endings_ != pages_.num_endings()) return true;
-  const bool is_full = std::any_of(waiting_.begin(), waiting_.end(), [](const Waiting& waiting) {
-    return waiting.ops.size() >= kMostWaiting;
+  const bool is_full = std::any_of(queues_.begin(), queues_.end(), [](const Queue& queue) {
+    return queue.waiting.size() >= kMostWaiting;
   });
   return is_full && due_ != frames_.follower().num_due();
 }
@@ -91,10 +90,10 @@ void PlanMoves::TryAgain() {
   endings_ = pages_.num_endings();
   due_ = frames_.follower().num_due();
   frames_.ForgetBlocked();
-  for (Waiting& waiting : waiting_) {
-    for (const PlanFollower::Count op : waiting.ops) frames_.follower().PutBack(op);
-    waiting.ops.clear();
-    waiting.has_room = true;
+  for (Queue& queue : queues_) {
+    for (const PlanFollower::Count op : queue.waiting) frames_.follower().PutBack(op);
+    queue.waiting.clear();
+    queue.has_room = true;
   }
 }
 

@@ -9,7 +9,6 @@
 #define SPILLWAY_ENGINE_PAGER_PLAN_MOVES_H_
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -28,7 +27,7 @@ class PlanMoves {
 
   // Restores the budgets of one run of the pump.
   void BeginPump() {
-    idle_left_.fill(pages_.options().pump.idle);
+    for (Queue& queue : queues_) queue.idle_left = pages_.options().pump.idle;
     entry_left_ = pages_.options().pump.entering;
   }
   // Starts the operations that may start. Returns whether one started, or ended without a transfer.
@@ -42,8 +41,16 @@ class PlanMoves {
  private:
   using Step = PlanFrames::Step;
 
-  std::optional<PlanFollower::Count> Take(size_t queue);
-  bool AdvanceQueue(size_t queue);
+  struct Queue {
+    std::optional<plan::Transfer> link;  // none: the operations without a link
+    int idle_left = 0;
+    // Operations that could not start when they were tried.
+    std::vector<PlanFollower::Count> waiting;
+    bool has_room = true;  // false: one of them found no room for its frame
+  };
+
+  std::optional<PlanFollower::Count> Take(const Queue& queue);
+  bool AdvanceQueue(Queue& queue);
   bool AdvanceEntry();
   bool MustTryAgain() const;
   bool NeedsFrame(const plan::Op& op) const;
@@ -55,18 +62,14 @@ class PlanMoves {
   PlanFrames& frames_;
   PageTable& pages_;
   Transfers& transfers_;
-  // Queues: one for each link, then one for the operations without a link.
-  static constexpr size_t kFree = plan::kNumLinks;
-  std::array<int, kFree + 1> idle_left_ = {};
+  std::array<Queue, plan::kNumLinks + 1> queues_ = {{{Transfer::kRead},
+                                                     {Transfer::kWrite},
+                                                     {Transfer::kCopyIn},
+                                                     {Transfer::kCopyOut},
+                                                     {std::nullopt}}};
   bool has_idled_ = false;  // operations moved nothing since StoppedEarly last returned true
-  // Operations that could not start when they were tried.
-  struct Waiting {
-    std::vector<PlanFollower::Count> ops;
-    bool has_room = true;  // false: one of them found no room for its frame
-  };
-  std::array<Waiting, kFree + 1> waiting_;
-  uint64_t endings_ = 0;  // PageTable::num_endings at the last TryAgain
-  uint64_t due_ = 0;      // PlanFollower::num_due at the last TryAgain
+  uint64_t endings_ = 0;    // PageTable::num_endings at the last TryAgain
+  uint64_t due_ = 0;        // PlanFollower::num_due at the last TryAgain
   // The next event of the first period whose tile AdvanceEntry looks at, and how many more it looks
   // at in this run of the pump.
   uint32_t next_entry_ = 0;
