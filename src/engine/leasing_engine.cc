@@ -15,7 +15,7 @@
 namespace spillway {
 
 using engine::EngineStream;
-using engine::Granted;
+using engine::Grant;
 using engine::kNoStream;
 using engine::StreamId;
 using engine::TileChecksums;
@@ -71,7 +71,7 @@ absl::StatusOr<Lease> LeasingEngine::TakeUnchecked(TileIndex index, TileRef tile
                             EngineStream::HandleOf(stream, transfers().runtime()));
   const StreamId on = handle != nullptr ? handle->value : kNoStream;
   if (handle != nullptr) SPILLWAY_RETURN_IF_ERROR(transfers().runtime().CheckStream(*handle));
-  SPILLWAY_ASSIGN_OR_RETURN(Granted granted, mover_->Acquire(index, tier, access, on));
+  SPILLWAY_ASSIGN_OR_RETURN(Grant granted, mover_->Acquire(index, tier, access, on));
   Lease lease;
   lease.engine_ = this;
   lease.data_ = granted.data;

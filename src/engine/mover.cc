@@ -55,16 +55,16 @@ TileIndex Mover::AddTile(uint64_t size_bytes, Role role, bool transient, bool st
   return tile;
 }
 
-absl::StatusOr<Granted> Mover::Acquire(TileIndex tile, Tier tier, Access access, StreamId stream) {
+absl::StatusOr<Grant> Mover::Acquire(TileIndex tile, Tier tier, Access access, StreamId stream) {
   const bool may_enter = access == Access::kRead && !has_turn_.load(std::memory_order_relaxed);
   const auto offset = may_enter ? leases_.TryTake(tile, tier) : std::nullopt;
   if (!offset) return AcquireLocked(tile, tier, access, stream);
-  leases_.Tell({.tile = tile,
-                .tier = tier,
-                .ns = records_times() ? base::NowNs() : 0,
-                .thread = std::this_thread::get_id(),
-                .thread_serial = timeline_events_ > 0 ? TimelineRecorder::ThisSerial() : 0});
-  return Granted{.data = transfers().arena(tier) + *offset};
+  leases_.Log({.tile = tile,
+               .tier = tier,
+               .ns = records_times() ? base::NowNs() : 0,
+               .thread = std::this_thread::get_id(),
+               .thread_serial = timeline_events_ > 0 ? TimelineRecorder::ThisSerial() : 0});
+  return Grant{.data = transfers().arena(tier) + *offset};
 }
 
 absl::Status Mover::WaitToUse(TileIndex tile) {
@@ -73,9 +73,9 @@ absl::Status Mover::WaitToUse(TileIndex tile) {
   return absl::NotFoundError(absl::StrCat(describe_(tile), " was unregistered: its id is void"));
 }
 
-absl::StatusOr<Granted> Mover::AcquireLocked(TileIndex tile, Tier tier, Access access,
-                                             StreamId stream) {
-  Granted granted;
+absl::StatusOr<Grant> Mover::AcquireLocked(TileIndex tile, Tier tier, Access access,
+                                           StreamId stream) {
+  Grant granted;
   uint64_t frame_offset = 0, frame_bytes = 0;
   bool was_stored = false;
   {
@@ -129,7 +129,7 @@ void Mover::EndLease(TileIndex tile, Tier tier, Access access, const tiers::Stre
       const Entry entry(this);
       --drains_;
       quiet_.NotifyAll();
-      pager_.LetIn(End(tile, tier, access, /*drained=*/true));
+      pager_.OpenOrCloseCount(End(tile, tier, access, /*drained=*/true));
     };
     if (transfers().runtime().Notify(*stream, drained).ok()) return;
     transfers().WaitFor(*stream);
@@ -137,7 +137,7 @@ void Mover::EndLease(TileIndex tile, Tier tier, Access access, const tiers::Stre
     return;
   }
   const Entry entry(this);
-  pager_.LetIn(End(tile, tier, access, /*drained=*/false));
+  pager_.OpenOrCloseCount(End(tile, tier, access, /*drained=*/false));
 }
 
 Pager::LeaseEnd Mover::End(TileIndex tile, Tier tier, Access access, bool drained) {
@@ -155,7 +155,7 @@ void Mover::GiveUp(TileIndex tile, Access access, bool was_stored) {
   const Pager::LeaseEnd ended = pager_.GiveUp(tile, access);
   if (!was_stored) (void)pager_.Discard(tile);  // no lease is left, so it does not fail
   Dispatch();
-  pager_.LetIn(ended);
+  pager_.OpenOrCloseCount(ended);
 }
 
 absl::Status Mover::ReadAgain(TileIndex tile, uint64_t page, uint64_t checksum, std::byte* frame) {
@@ -230,7 +230,7 @@ absl::Status Mover::TakeUpPlan() {
       return absl::OkStatus();
     }
     quiet_.Wait(&mu_);
-    HearOfShared();
+    ApplySharedLeases();
     // This wait cannot be cancelled: the step has ended, and the plan was handed over.
     const base::Uninterrupted to_its_end;
     SPILLWAY_RETURN_IF_ERROR(WaitForTurn());

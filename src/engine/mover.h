@@ -30,7 +30,7 @@
 namespace spillway::engine {
 
 // What Acquire returns for a lease.
-struct Granted {
+struct Grant {
   std::byte* data = nullptr;
   tiers::EventHandle arrival;  // if not null, the bytes are there after this event
 };
@@ -63,7 +63,7 @@ class Mover final : public PagerDriver {
   // See Pager::AddTile.
   TileIndex AddTile(uint64_t size_bytes, Role role, bool transient, bool stored, StorePlace place);
 
-  absl::StatusOr<Granted> Acquire(TileIndex tile, Tier tier, Access access, StreamId stream);
+  absl::StatusOr<Grant> Acquire(TileIndex tile, Tier tier, Access access, StreamId stream);
   // Ends a lease. If `stream` is not null, the lease lasts until the work that was launched on it
   // so far has run.
   void EndLease(TileIndex tile, Tier tier, Access access, const tiers::StreamHandle* stream);
@@ -123,7 +123,7 @@ class Mover final : public PagerDriver {
   // `budgets`: the options of plans. If empty, no steps are planned.
   Mover(MoverParts parts, PagerOptions options, const std::optional<plan::PlanOptions>& budgets);
 
-  absl::StatusOr<Granted> AcquireLocked(TileIndex tile, Tier tier, Access access, StreamId stream);
+  absl::StatusOr<Grant> AcquireLocked(TileIndex tile, Tier tier, Access access, StreamId stream);
   Pager::LeaseEnd End(TileIndex tile, Tier tier, Access access, bool drained)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status TakeUpPlan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

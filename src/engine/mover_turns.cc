@@ -45,7 +45,7 @@ absl::Status Mover::WaitForTurn() {
   if (!has_turn_) return absl::OkStatus();
   bool interrupted = false;
   while (has_turn_ && !interrupted) interrupted = base::WaitOrInterrupt(&turn_over_, &mu_);
-  HearOfShared();
+  ApplySharedLeases();
   if (interrupted && has_turn_) {
     return absl::CancelledError(
         "the wait for another thread's Commit, Restore or Unregister was interrupted");
@@ -111,7 +111,7 @@ absl::Status Mover::WaitForStreams(std::string_view what) {
   bool interrupted = false;
   while (drains_ > 0 && !pager_.has_callers() && !interrupted) {
     interrupted = base::WaitOrInterrupt(&quiet_, &mu_);
-    HearOfShared();
+    ApplySharedLeases();
   }
   if (!interrupted) return absl::OkStatus();
   if (drains_ > 0) return IsInterrupted(what);
@@ -171,7 +171,7 @@ absl::Status Mover::Forget(TileIndex first, TileIndex count,
     for (TileIndex tile = first; tile < first + count; ++tile) {
       while (leases.IsLeased(tile) && !leases.HasHolder(tile)) {
         quiet_.Wait(&mu_);
-        HearOfShared();
+        ApplySharedLeases();
       }
     }
     SPILLWAY_RETURN_IF_ERROR(pager_.Forget(first, count));

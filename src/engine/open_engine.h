@@ -22,7 +22,7 @@ using MakeIo = std::function<absl::StatusOr<std::unique_ptr<io::IoEngine>>(
 
 struct OpenChoices {
   MakeIo make_io = io::MakeIoEngine;  // makes the I/O engine of the store
-  // Which tiles plans retain, if steps are planned. All policies but kPlanned imitate caches.
+  // Which tiles plans keep, if steps are planned. All policies but kPlanned imitate caches.
   plan::Policy policy = plan::Policy::kPlanned;
 };
 

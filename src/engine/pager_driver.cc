@@ -39,10 +39,10 @@ void PagerDriver::Stop() {
   transfers_.Stop();
 }
 
-void PagerDriver::HearOfShared() {
+void PagerDriver::ApplySharedLeases() {
   const bool was_followed = pager_.plan().followed() != nullptr;
-  for (LeaseTable::Told* told = leases_.TakeTold(); told != nullptr;) {
-    const SharedLease lease = leases_.Pop(&told);
+  for (LeaseTable::LogEntry* entry = leases_.TakeLog(); entry != nullptr;) {
+    const SharedLease lease = leases_.Pop(&entry);
     const double seconds = static_cast<double>(lease.ns) * 1e-9;
     if (plan::StepRecorder* const trace = planner_.Recording())
       trace->Acquire(lease.tile, lease.tier, Access::kRead, seconds, seconds, lease.thread);
@@ -69,7 +69,7 @@ absl::Status PagerDriver::WaitFor(CallerWaits::Request* request, TileIndex tile)
   std::function<void()> wake;
   if (std::exchange(wakes_, false)) wake = [this] { transfers_.Wake(); };
   if (!waits_.Wait(request, &mu_, wake)) {
-    HearOfShared();
+    ApplySharedLeases();
     pager_.Withdraw(request->ticket);
     Dispatch();
     waits_.WaitOut(request, &mu_);
@@ -101,7 +101,7 @@ void PagerDriver::Dispatch(Wake wake) {
 
 // --- The transfer thread's side ---
 
-void PagerDriver::OnEnded(std::span<const TransferThread::Ended> transfers) {
+void PagerDriver::OnEnded(std::span<const TransferThread::TransferEnd> transfers) {
   const Entry entry(this);
   if (transfers.empty()) --runs_again_;
   for (const auto& [tile, status] : transfers) {
@@ -119,7 +119,7 @@ void PagerDriver::OnLaunched(const Action& grant, absl::Status status, tiers::Ev
   MutexLock lock(&mu_);
   if (!status.ok()) {
     done.status = WithTile(describe_(grant.tile), status);
-    pager_.Told(done.status);
+    pager_.NoteReported(done.status);
   }
   waits_.Answer(std::move(done), arrival);
 }

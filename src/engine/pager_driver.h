@@ -52,7 +52,7 @@ class PagerDriver : private TransferThread::Listener {
    public:
     explicit Entry(PagerDriver* driver) ABSL_EXCLUSIVE_LOCK_FUNCTION(driver->mu_)
         : driver_(*driver), lock_(&driver->mu_) {
-      driver->HearOfShared();
+      driver->ApplySharedLeases();
     }
     ~Entry() ABSL_UNLOCK_FUNCTION() {
       const bool wakes = std::exchange(driver_.wakes_, false);
@@ -84,7 +84,7 @@ class PagerDriver : private TransferThread::Listener {
   // Whether the times of leases are recorded: for the traces of steps, or for the timeline.
   bool records_times() const { return plans_ != nullptr || recorder_ != nullptr; }
   // Applies the leases that readers took without the lock to the pager, the trace and the timeline.
-  void HearOfShared() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ApplySharedLeases() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Carries out the pager's actions. Call it after an event.
   void Dispatch(Wake wake = Wake::kNow) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Dispatches, and waits until the pager has answered the request. Withdraws the request if the
@@ -116,7 +116,7 @@ class PagerDriver : private TransferThread::Listener {
  private:
   void RecordState() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  void OnEnded(std::span<const TransferThread::Ended> transfers) override;
+  void OnEnded(std::span<const TransferThread::TransferEnd> transfers) override;
   void OnLaunched(const Action& grant, absl::Status status, tiers::EventHandle arrival) override;
   void OnIdle() override;
   void OnBegin(const Action& transfer) override;

@@ -105,7 +105,7 @@ absl::StatusOr<TensorId> TensorRegistry::Make(const TensorSpec& spec, const Fill
   {
     base::MutexLock lock(&changes_mu_);
     SPILLWAY_RETURN_IF_ERROR(rests_.Add(spec));
-    const absl::StatusOr<Stored> stored = Store(spec);
+    const absl::StatusOr<StoredTensor> stored = Store(spec);
     if (!stored.ok()) {
       rests_.Remove(spec);
       return stored.status();
@@ -129,10 +129,10 @@ uint64_t TensorRegistry::PagesPerTile(const TensorSpec& spec) const {
   return (spec.tile_bytes(0) + page_bytes_ - 1) / page_bytes_;
 }
 
-absl::StatusOr<TensorRegistry::Stored> TensorRegistry::Store(const TensorSpec& spec) {
+absl::StatusOr<TensorRegistry::StoredTensor> TensorRegistry::Store(const TensorSpec& spec) {
   const uint64_t num_tiles = spec.num_tiles();
   const uint64_t pages_per_tile = PagesPerTile(spec);
-  Stored stored{.has_bytes = std::vector<bool>(num_tiles, false)};
+  StoredTensor stored{.has_bytes = std::vector<bool>(num_tiles, false)};
   if (!has_store_) return stored;
   const std::string description = DescribeSpec(spec);
   const auto ask = [&](io::Store* store) -> absl::Status {
@@ -172,7 +172,7 @@ absl::StatusOr<TensorRegistry::Stored> TensorRegistry::Store(const TensorSpec& s
   return stored;
 }
 
-TensorId TensorRegistry::AddTiles(const TensorSpec& spec, const Stored& stored) {
+TensorId TensorRegistry::AddTiles(const TensorSpec& spec, const StoredTensor& stored) {
   TileIndex first_tile = 0;
   for (uint64_t tile = 0; tile < stored.has_bytes.size(); ++tile) {
     const TileIndex index =

@@ -73,7 +73,7 @@ class TensorRegistry {
     std::atomic<State> state = State::kFilling;
   };
   // What the store holds of a tensor.
-  struct Stored {
+  struct StoredTensor {
     io::TensorIndex tensor = 0;
     bool is_found = false;        // the last commit has it
     std::vector<bool> has_bytes;  // by tile
@@ -84,8 +84,9 @@ class TensorRegistry {
   absl::StatusOr<TensorId> Make(const TensorSpec& spec, const FillTile& fill);
   uint64_t PagesPerTile(const TensorSpec& spec) const;
   // Finds the tensor in the store, or adds it.
-  absl::StatusOr<Stored> Store(const TensorSpec& spec) ABSL_EXCLUSIVE_LOCKS_REQUIRED(changes_mu_);
-  TensorId AddTiles(const TensorSpec& spec, const Stored& stored)
+  absl::StatusOr<StoredTensor> Store(const TensorSpec& spec)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(changes_mu_);
+  TensorId AddTiles(const TensorSpec& spec, const StoredTensor& stored)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(changes_mu_);
   absl::Status Fill(TensorId id, const FillTile& fill);
   absl::Status Remove(TensorId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(changes_mu_);

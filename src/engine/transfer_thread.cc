@@ -194,7 +194,7 @@ void TransferThread::Sleep(bool idle) {
   const bool recorded = idle && has_timeline_;
   const int64_t sleep_ns = recorded ? base::NowNs() : 0;
   const int64_t cpu_ns = recorded ? base::ThreadCpuNs() : 0;
-  const std::vector<Ended> ended = Reap(idle);
+  const std::vector<TransferEnd> ended = Reap(idle);
   if (recorded) {
     listener_.OnWorked(working_since_ns_, sleep_ns);
     // The thread has also processed results since it woke; its CPU time says for how long.
@@ -204,8 +204,8 @@ void TransferThread::Sleep(bool idle) {
 }
 
 // Returns the transfers that have ended. If idle, waits for one, or for a wake-up.
-std::vector<TransferThread::Ended> TransferThread::Reap(bool idle) {
-  std::vector<Ended> ended;
+std::vector<TransferThread::TransferEnd> TransferThread::Reap(bool idle) {
+  std::vector<TransferEnd> ended;
   if (pages_ == nullptr) {
     MutexLock lock(&mu_);
     while (sleeping_) work_ready_.Wait(&mu_);
@@ -278,7 +278,7 @@ void TransferThread::Execute(const Work& work) {
     }
   }
   if (!status.ok() && action.transfer == Transfer::kCopyIn) not_launched_[action.tile] = status;
-  const Ended ended{action.tile, status};
+  const TransferEnd ended{action.tile, status};
   listener_.OnEnded({&ended, 1});
 }
 
@@ -344,7 +344,7 @@ absl::Status TransferThread::Copy(const Action& action, uint64_t size_bytes) {
         stream, [this, end, tile = action.tile, size_bytes](const absl::Status& copied) {
           if (!copied.ok()) NoteFailedWait(copied);
           end(copied.ok() ? size_bytes : 0);
-          const Ended ended{tile, copied};
+          const TransferEnd ended{tile, copied};
           listener_.OnEnded({&ended, 1});
         });
   }

@@ -62,7 +62,7 @@ struct Work {
 // Thread-safe. Owns the parts, which end with it.
 class TransferThread {
  public:
-  struct Ended {
+  struct TransferEnd {
     TileIndex tile = 0;
     absl::Status status;
   };
@@ -72,7 +72,7 @@ class TransferThread {
    public:
     virtual ~Listener() = default;
     // `transfers` is empty for a kRunAgain.
-    virtual void OnEnded(std::span<const Ended> transfers) = 0;
+    virtual void OnEnded(std::span<const TransferEnd> transfers) = 0;
     // A lease's copy was launched; `arrival` occurs when it ends. If `status` is not ok, the copy
     // was not launched or its end could not be marked.
     virtual void OnLaunched(const Action& grant, absl::Status status,
@@ -136,7 +136,7 @@ class TransferThread {
   void Run();
   bool TakeWork(std::vector<Work>* work, std::vector<std::function<void()>>* closures);
   void Sleep(bool idle);
-  std::vector<Ended> Reap(bool idle);
+  std::vector<TransferEnd> Reap(bool idle);
   void Execute(const Work& work);
   absl::Status ComparePage(const Tile& tile, uint64_t page, uint64_t checksum, std::byte* frame);
   absl::Status Compare(TileIndex index, const Tile& tile, std::byte* frame);

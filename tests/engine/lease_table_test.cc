@@ -15,11 +15,11 @@
 namespace spillway::engine {
 namespace {
 
-std::vector<SharedLease> TakeTold(LeaseTable& table) {
-  std::vector<SharedLease> told;
-  for (LeaseTable::Told* first = table.TakeTold(); first != nullptr;)
-    told.push_back(table.Pop(&first));
-  return told;
+std::vector<SharedLease> TakeLog(LeaseTable& table) {
+  std::vector<SharedLease> logged;
+  for (LeaseTable::LogEntry* first = table.TakeLog(); first != nullptr;)
+    logged.push_back(table.Pop(&first));
+  return logged;
 }
 
 TEST(LeaseCount, GivesNoLeaseWhileItIsClosed) {
@@ -45,29 +45,29 @@ TEST(LeaseTable, TellsOfLeasesInTheirOrder) {
   table.Open(1, Tier::kPinned, 4096);
   EXPECT_EQ(table.TryTake(1, Tier::kDevice), std::nullopt) << "each tier has its own count";
   EXPECT_EQ(table.TryTake(1, Tier::kPinned), 4096u);
-  table.Tell({.tile = 1, .tier = Tier::kPinned, .ns = 7});
-  table.Tell({.tile = 2, .tier = Tier::kDevice, .ns = 8});
-  const std::vector<SharedLease> told = TakeTold(table);
-  ASSERT_EQ(told.size(), 2u);
-  EXPECT_EQ(told[0].tile, 1u);
-  EXPECT_EQ(told[0].tier, Tier::kPinned);
-  EXPECT_EQ(told[0].ns, 7);
-  EXPECT_EQ(told[1].tile, 2u);
-  EXPECT_TRUE(TakeTold(table).empty());
+  table.Log({.tile = 1, .tier = Tier::kPinned, .ns = 7});
+  table.Log({.tile = 2, .tier = Tier::kDevice, .ns = 8});
+  const std::vector<SharedLease> logged = TakeLog(table);
+  ASSERT_EQ(logged.size(), 2u);
+  EXPECT_EQ(logged[0].tile, 1u);
+  EXPECT_EQ(logged[0].tier, Tier::kPinned);
+  EXPECT_EQ(logged[0].ns, 7);
+  EXPECT_EQ(logged[1].tile, 2u);
+  EXPECT_TRUE(TakeLog(table).empty());
   EXPECT_FALSE(table.CloseAll());
   table.count(1, Tier::kPinned).End();
   EXPECT_TRUE(table.CloseAll());
   // Each round logs several leases, which are then taken one at a time. A log entry is reused.
   for (int round = 0; round < 3; ++round) {
-    for (TileIndex tile = 0; tile < 5; ++tile) table.Tell({.tile = tile, .ns = round});
-    const std::vector<SharedLease> many = TakeTold(table);
+    for (TileIndex tile = 0; tile < 5; ++tile) table.Log({.tile = tile, .ns = round});
+    const std::vector<SharedLease> many = TakeLog(table);
     ASSERT_EQ(many.size(), 5u);
     for (TileIndex tile = 0; tile < 5; ++tile) {
       EXPECT_EQ(many[tile].tile, tile);
       EXPECT_EQ(many[tile].ns, round);
     }
   }
-  table.Tell({.tile = 0});  // never taken: the table frees it
+  table.Log({.tile = 0});  // never taken: the table frees it
 }
 
 // An owner moves bytes while readers take leases at any time. No reader ever finds bytes that have
@@ -88,7 +88,7 @@ TEST(LeaseTable, ReadersNeverMeetBytesThatMove) {
     table.Open(tile, Tier::kDevice, 0);
   }
   std::atomic<bool> stop = false;
-  std::atomic<int64_t> taken = 0, wrong = 0, told = 0;
+  std::atomic<int64_t> taken = 0, wrong = 0, logged = 0;
   std::vector<std::thread> readers;
   for (int reader = 0; reader < kReaders; ++reader) {
     readers.emplace_back([&, reader] {
@@ -96,7 +96,7 @@ TEST(LeaseTable, ReadersNeverMeetBytesThatMove) {
         const TileIndex tile = turn % kTiles;
         const auto offset = table.TryTake(tile, Tier::kDevice);
         if (!offset) continue;
-        table.Tell({.tile = tile, .tier = Tier::kDevice});
+        table.Log({.tile = tile, .tier = Tier::kDevice});
         const Value& value = memory[tile][*offset];
         if (!value.here || value.tile != tile) ++wrong;
         ++taken;
@@ -109,7 +109,7 @@ TEST(LeaseTable, ReadersNeverMeetBytesThatMove) {
   int moves = 0, refused = 0;
   for (TileIndex tile = 0; moves < kMoves || taken < kMoves; tile = (tile + 1) % kTiles) {
     base::MutexLock lock(&mu);
-    told += static_cast<int64_t>(TakeTold(table).size());
+    logged += static_cast<int64_t>(TakeLog(table).size());
     if (!table.count(tile, Tier::kDevice).Close()) {
       ++refused;
     } else {
@@ -122,9 +122,9 @@ TEST(LeaseTable, ReadersNeverMeetBytesThatMove) {
   }
   stop = true;
   for (std::thread& reader : readers) reader.join();
-  told += static_cast<int64_t>(TakeTold(table).size());
+  logged += static_cast<int64_t>(TakeLog(table).size());
   EXPECT_EQ(wrong, 0);
-  EXPECT_EQ(told, taken);
+  EXPECT_EQ(logged, taken);
   EXPECT_TRUE(table.CloseAll());
   std::printf("%d moves, %d refused, %ld leases\n", moves, refused, static_cast<long>(taken));
 }

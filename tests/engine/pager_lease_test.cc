@@ -52,7 +52,7 @@ bool Lease(Pager& pager, TileIndex tile) {
 void End(Pager& pager, TileIndex tile) {
   const auto ended = pager.EndLease(tile, Tier::kPinned, Access::kRead, /*drained=*/false);
   (void)pager.TakeActions();
-  pager.LetIn(ended);
+  pager.OpenOrCloseCount(ended);
 }
 
 // A tile leaves such a frame before its next lease, so no reader may take that lease without the
@@ -101,7 +101,7 @@ TEST(PagerLease, AReaderWhoComesDuringTheSearchIsNotWaitedFor) {
     pager.Acquire(kTicket, kTiles, Tier::kPinned, Access::kRead, /*stream=*/nullptr);
     ASSERT_TRUE(pager.TakeActions().empty());
     for (TileIndex tile = 0; tile < kTiles; ++tile)
-      pager.LetIn(pager.EndLease(tile, Tier::kPinned, Access::kRead, /*drained=*/true));
+      pager.OpenOrCloseCount(pager.EndLease(tile, Tier::kPinned, Access::kRead, /*drained=*/true));
     std::atomic<bool> is_reader_there = false;
     std::atomic<int64_t> begin_ns = 0;
     std::optional<uint64_t> lease;
@@ -145,7 +145,7 @@ TEST(PagerLease, AWriterWhoEndsBeforeItsCopyIsToldLeavesNoOlderBytes) {
     if (drains) pager.BeginDrain(tile, Tier::kDevice, Access::kReadWrite, kSomeStream);
     const auto ended = pager.EndLease(tile, Tier::kDevice, Access::kReadWrite, drains);
     (void)pager.TakeActions();
-    pager.LetIn(ended);
+    pager.OpenOrCloseCount(ended);
     pager.Acquire(kTicket, tile, Tier::kPinned, Access::kRead, /*stream=*/nullptr);
     EXPECT_TRUE(pager.TakeActions().empty());
     EXPECT_TRUE(pager.pages().arena(Tier::kPinned).used_bytes() > 0);
@@ -167,7 +167,7 @@ void WriteBeforeTheCopyIsTold(Pager& pager, TileIndex tile) {
                           [](const Action& action) { return action.after_copy; }));
   const auto ended = pager.EndLease(tile, Tier::kDevice, Access::kReadWrite, /*drained=*/false);
   (void)pager.TakeActions();
-  pager.LetIn(ended);
+  pager.OpenOrCloseCount(ended);
 }
 
 // Ends the tile's copy to the device, and expects that its bytes then go to NVMe.
@@ -250,7 +250,7 @@ TEST(PagerLease, AFailedCopyBehindAWriterWhoHasEndedIsTold) {
   pager.BeginDrain(0, Tier::kDevice, Access::kReadWrite, kSomeStream);
   const auto ended = pager.EndLease(0, Tier::kDevice, Access::kReadWrite, /*drained=*/true);
   (void)pager.TakeActions();
-  pager.LetIn(ended);
+  pager.OpenOrCloseCount(ended);
   pager.TransferDone(0, absl::InternalError("the copy failed"));
   EXPECT_TRUE(absl::IsInternal(pager.TakeWriteError()));
 }

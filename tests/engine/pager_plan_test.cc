@@ -70,13 +70,13 @@ TEST(PagerPlan, NobodyTakesATileThatThePlanMovesNext) {
     EXPECT_TRUE(granted);
     const auto ended = pager.EndLease(tile, Tier::kDevice, Access::kRead, /*drained=*/false);
     for (const Action& action : pager.TakeActions()) pager.TransferDone(action.tile, {});
-    pager.LetIn(ended);
+    pager.OpenOrCloseCount(ended);
   };
 
   lease(0);
   EXPECT_TRUE(pager.leases().TryTake(0, Tier::kDevice)) << "nothing is planned yet";
   pager.Shared(0, Tier::kDevice);
-  pager.LetIn(pager.EndLease(0, Tier::kDevice, Access::kRead, /*drained=*/false));
+  pager.OpenOrCloseCount(pager.EndLease(0, Tier::kDevice, Access::kRead, /*drained=*/false));
 
   pager.plan().Follow(TilesOneByOne({{0}, {1}}));
   for (int period = 0; period < 3; ++period) {
@@ -107,7 +107,7 @@ TEST(PagerPlan, NobodyTakesATileWhoseLastLeaseWaitsForItsStream) {
   ASSERT_TRUE(granted);
   const auto ended = pager.EndLease(0, Tier::kDevice, Access::kRead, /*drained=*/false);
   (void)pager.TakeActions();
-  pager.LetIn(ended);
+  pager.OpenOrCloseCount(ended);
   ASSERT_TRUE(pager.leases().TryTake(0, Tier::kDevice)) << "it is read again next";
   pager.Shared(0, Tier::kDevice);
   pager.BeginDrain(0, Tier::kDevice, Access::kRead, kSomeStream);
@@ -239,7 +239,7 @@ TEST(PagerPlan, ATileThatMustLeaveWaitsItsTurn) {
     pager.Acquire(/*ticket=*/1, tile, Tier::kPinned, Access::kRead, kNoStream);
     run();
     run();
-    pager.LetIn(pager.EndLease(tile, Tier::kPinned, Access::kRead, /*drained=*/false));
+    pager.OpenOrCloseCount(pager.EndLease(tile, Tier::kPinned, Access::kRead, /*drained=*/false));
     run();
   };
   const auto num_in_memory = [&] {
@@ -299,11 +299,11 @@ TEST(PagerPlan, AfterAFailedWriteEveryLeaseIsAskedFor) {
       EXPECT_TRUE(action.Is(Transfer::kWrite)) << "behind, as pinned memory is half full";
       written = action.tile;
     }
-    pager.LetIn(ended);
+    pager.OpenOrCloseCount(ended);
   }
   ASSERT_TRUE(pager.leases().TryTake(1, Tier::kPinned));
   pager.Shared(1, Tier::kPinned);
-  pager.LetIn(pager.EndLease(1, Tier::kPinned, Access::kRead, /*drained=*/false));
+  pager.OpenOrCloseCount(pager.EndLease(1, Tier::kPinned, Access::kRead, /*drained=*/false));
   pager.TransferDone(written, absl::UnavailableError("no room on the disk"));
   EXPECT_FALSE(pager.leases().TryTake(1, Tier::kPinned));
   EXPECT_TRUE(absl::IsUnavailable(pager.TakeWriteError()));

@@ -126,7 +126,7 @@ class PagerSimulation {
       case 1:
       case 2:
         if (!flushing_ && requests_.size() + held_.size() < static_cast<size_t>(setup_.max_held)) {
-          if (access == Access::kRead && (Take(tile, tier) || Take(let_in_.tile, let_in_.tier)))
+          if (access == Access::kRead && (Take(tile, tier) || Take(last_end_.tile, last_end_.tier)))
             break;
           const bool on_stream = tier == Tier::kDevice && Chance(0.5);
           const StreamId stream = on_stream ? &kStreams[random_() % kStreams.size()] : kNoStream;
@@ -380,8 +380,8 @@ class PagerSimulation {
       }
     }
     if (!ended_) return;
-    let_in_ = *std::exchange(ended_, std::nullopt);
-    pager_.LetIn(let_in_);
+    last_end_ = *std::exchange(ended_, std::nullopt);
+    pager_.OpenOrCloseCount(last_end_);
   }
 
   void OnGrant(const Action& action) {
@@ -483,8 +483,8 @@ class PagerSimulation {
   std::vector<Held> held_;
   std::vector<std::pair<TileIndex, Tier>> untold_;  // leases that the pager has not recorded yet
   std::optional<Pager::LeaseEnd> ended_;            // the lease that has just ended
-  Pager::LeaseEnd let_in_;                          // the end that was last passed to LetIn
-  std::set<TileIndex> discarded_;                   // discards that wait until leases have ended
+  Pager::LeaseEnd last_end_;       // the end that was last passed to OpenOrCloseCount
+  std::set<TileIndex> discarded_;  // discards that wait until leases have ended
   std::map<Ticket, Request> requests_;
   Ticket ticket_ = 100;
   static constexpr Ticket flush_ticket_ = 1;

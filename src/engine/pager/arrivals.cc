@@ -105,7 +105,7 @@ Outcome Arrivals::FailOrWait(Job& job, Room::Answer answer, const absl::Status& 
 
 Outcome Arrivals::Fail(Job& job, absl::Status status) {
   if (job.kind == Job::Kind::kAcquire) {
-    pages_.failures().Told(status);
+    pages_.failures().NoteReported(status);
     if (job.use) plan_.Abandon(/*deviated=*/true);
     room_.ReleaseHeld(job);
     pages_.actions().push_back({.kind = Action::Kind::kFail,

@@ -6,39 +6,39 @@
 
 namespace spillway::engine {
 
-struct LeaseTable::Told {
+struct LeaseTable::LogEntry {
   SharedLease lease;
-  Told* next = nullptr;
+  LogEntry* next = nullptr;
 };
 
 LeaseTable::~LeaseTable() {
-  for (Told* told = TakeTold(); told != nullptr;) Pop(&told);
+  for (LogEntry* entry = TakeLog(); entry != nullptr;) Pop(&entry);
   delete spare_.load();
 }
 
-void LeaseTable::Tell(const SharedLease& lease) {
-  Told* told = spare_.exchange(nullptr, std::memory_order_acquire);
-  if (told == nullptr) told = new Told;
-  *told = {lease, told_.load(std::memory_order_relaxed)};
-  while (!told_.compare_exchange_weak(told->next, told, std::memory_order_release,
-                                      std::memory_order_relaxed)) {
+void LeaseTable::Log(const SharedLease& lease) {
+  LogEntry* entry = spare_.exchange(nullptr, std::memory_order_acquire);
+  if (entry == nullptr) entry = new LogEntry;
+  *entry = {lease, log_.load(std::memory_order_relaxed)};
+  while (!log_.compare_exchange_weak(entry->next, entry, std::memory_order_release,
+                                     std::memory_order_relaxed)) {
   }
 }
 
-LeaseTable::Told* LeaseTable::TakeTold() {
-  if (told_.load(std::memory_order_relaxed) == nullptr) return nullptr;
-  Told* first = nullptr;
-  for (Told* told = told_.exchange(nullptr, std::memory_order_acquire); told != nullptr;) {
-    Told* const next = std::exchange(told->next, first);
-    first = std::exchange(told, next);
+LeaseTable::LogEntry* LeaseTable::TakeLog() {
+  if (log_.load(std::memory_order_relaxed) == nullptr) return nullptr;
+  LogEntry* first = nullptr;
+  for (LogEntry* entry = log_.exchange(nullptr, std::memory_order_acquire); entry != nullptr;) {
+    LogEntry* const next = std::exchange(entry->next, first);
+    first = std::exchange(entry, next);
   }
   return first;
 }
 
-SharedLease LeaseTable::Pop(Told** told) {
-  Told* const first = *told;
+SharedLease LeaseTable::Pop(LogEntry** entry) {
+  LogEntry* const first = *entry;
   const SharedLease lease = first->lease;
-  *told = first->next;
+  *entry = first->next;
   delete spare_.exchange(first, std::memory_order_acq_rel);
   return lease;
 }

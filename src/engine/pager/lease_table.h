@@ -71,14 +71,14 @@ class LeaseTable {
 
   // --- Any thread that received the tile's index after AddTile ---
   // Takes a read lease and returns the offset of the tile's bytes in the tier, or none if the count
-  // is closed. The caller must report the lease with Tell before the lease is ended.
+  // is closed. The caller must report the lease with Log before the lease is ended.
   std::optional<uint64_t> TryTake(TileIndex tile, Tier tier) {
     Place& place = places_[tile][At(tier)];
     if (!place.count.TryTake()) return std::nullopt;
     return place.offset;
   }
   // Adds the lease to the log.
-  void Tell(const SharedLease& lease);
+  void Log(const SharedLease& lease);
 
   // --- The owner, under one lock ---
   void AddTile() { places_.emplace_back(); }
@@ -93,11 +93,11 @@ class LeaseTable {
   // Closes the counts of all tiles. Returns whether there are no leases.
   bool CloseAll();
   // Returns the leases that were logged since the last call, oldest first, or null if there are
-  // none. The caller takes each with Pop, which advances `told` to the next one and returns the
+  // none. The caller takes each with Pop, which advances `entry` to the next one and returns the
   // lease.
-  struct Told;
-  Told* TakeTold();
-  SharedLease Pop(Told** told);
+  struct LogEntry;
+  LogEntry* TakeLog();
+  SharedLease Pop(LogEntry** entry);
 
  private:
   struct Place {
@@ -108,8 +108,8 @@ class LeaseTable {
   static size_t At(Tier tier) { return tier == Tier::kDevice ? 0 : 1; }
 
   base::StableArray<std::array<Place, 2>> places_;  // by TileIndex
-  std::atomic<Told*> told_ = nullptr;               // newest first
-  std::atomic<Told*> spare_ = nullptr;              // one that Tell may reuse
+  std::atomic<LogEntry*> log_ = nullptr;            // newest first
+  std::atomic<LogEntry*> spare_ = nullptr;          // one that Log may reuse
 };
 
 }  // namespace spillway::engine

@@ -210,7 +210,7 @@ void PageTable::Reset(const std::function<bool(TileIndex)>& is_stored) {
     SetStored(tile, !page.tile->transient && is_stored(tile));
     SetZero(tile, !page.stored);
   }
-  (void)failures_.TakeUntold();  // the bytes that could not be written are not needed any more
+  (void)failures_.TakeUnreported();  // the bytes that could not be written are not needed any more
   failures_.WriteEnded(/*ok=*/true);
 }
 

@@ -85,13 +85,13 @@ Pager::LeaseEnd Pager::GiveUp(TileIndex tile, Access access) {
 
 // The count stays closed while a failure is unreported: the next caller must take the lock, under
 // which it receives the failure.
-void Pager::LetIn(const LeaseEnd& ended) {
+void Pager::OpenOrCloseCount(const LeaseEnd& ended) {
   const auto [tile, tier] = ended;
   const Page& page = pages_[tile];
   const bool stays = page.is_ready(tier) && !pages_.leases().IsWritten(tile) && !page.discard &&
                      !page.is_leaving() && !page.written_before_copy &&
                      !(tier == Tier::kPinned && pages_.IsInReservedRange(tile));
-  if (stays && pages_.failures().untold().ok() && plan_.MayEnter(tile, tier)) {
+  if (stays && pages_.failures().unreported().ok() && plan_.MayEnter(tile, tier)) {
     leases().Open(tile, tier, page.copy(tier).offset);
   } else {
     (void)pages_.leases().Close(tile, tier);
@@ -182,7 +182,7 @@ void Pager::Reset(const std::function<bool(TileIndex)>& is_stored) {
 // --- Events from the mover ---
 
 void Pager::TransferDone(TileIndex tile, const absl::Status& status) {
-  const Transfers::Ended ended = transfers_.End(tile);
+  const Transfers::EndedTransfer ended = transfers_.End(tile);
   const bool is_write = ended.transfer == Transfer::kWrite;
   if (is_write) pages_.failures().WriteEnded(status.ok());
   if (!status.ok()) {
@@ -194,10 +194,10 @@ void Pager::TransferDone(TileIndex tile, const absl::Status& status) {
     const bool is_streams = ended.transfer == Transfer::kCopyIn && ended.job == nullptr;
     using Kind = WriteFailures::Kind;
     if (is_write) {
-      pages_.failures().SetUntold(status,
-                                  pages_[tile].tile->transient ? Kind::kUnneeded : Kind::kRetried);
+      pages_.failures().SetUnreported(
+          status, pages_[tile].tile->transient ? Kind::kUnneeded : Kind::kRetried);
     } else if (ended.is_leased || (is_streams && !ended.planned)) {
-      pages_.failures().SetUntold(status, Kind::kLost);
+      pages_.failures().SetUnreported(status, Kind::kLost);
     }
     if (ended.transfer == Transfer::kCopyIn && absl::IsDataLoss(status)) DropLost(tile);
     EndDiscard(tile);

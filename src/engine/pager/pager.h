@@ -9,10 +9,10 @@
 // tiles for commits and write-behind. This file has the events, and the pump, which advances each
 // job as far as it can go.
 //
-// Readers lease a tile without a lock while its lease count is open (lease_table.h). LetIn opens
-// the count when the tile's copy is ready and stays for now, and every change that a reader must
-// not overlap closes it first. So the pager may learn of a lease after it was taken, but never
-// after it ended.
+// Readers lease a tile without a lock while its lease count is open (lease_table.h).
+// OpenOrCloseCount opens the count when the tile's copy is ready and stays for now, and every
+// change that a reader must not overlap closes it first. So the pager may learn of a lease after it
+// was taken, but never after it ended.
 
 #ifndef SPILLWAY_ENGINE_PAGER_PAGER_H_
 #define SPILLWAY_ENGINE_PAGER_PAGER_H_
@@ -67,7 +67,7 @@ class Pager {
   LeaseEnd GiveUp(TileIndex tile, Access access);
   // Opens the lease count to readers without the lock if the tile's copy stays for now, and closes
   // it otherwise. Call it after a lease has ended and TakeActions has handled the consequences.
-  void LetIn(const LeaseEnd& ended);
+  void OpenOrCloseCount(const LeaseEnd& ended);
   // Applies a lease that a reader took without the lock. Call it in the order in which the leases
   // were taken, and before any later event.
   void Shared(TileIndex tile, Tier tier);
@@ -121,11 +121,11 @@ class Pager {
   // Whether a caller waits for a lease of the tile.
   bool IsAwaited(TileIndex tile) const { return jobs_.IsAwaited(tile); }
   // Returns a failure that was not reported to any caller, once; ok if there is none.
-  absl::Status TakeWriteError() { return pages_.failures().TakeUntold(); }
+  absl::Status TakeWriteError() { return pages_.failures().TakeUnreported(); }
   // The same, if bytes are lost. No commit may follow such a failure before a caller knows of it.
   absl::Status TakeLostError() { return pages_.failures().TakeLost(); }
-  // Records that a caller is told of `failure` now.
-  void Told(const absl::Status& failure) { pages_.failures().Told(failure); }
+  // Records that `failure` is reported to a caller now.
+  void NoteReported(const absl::Status& failure) { pages_.failures().NoteReported(failure); }
   // Why the request for a lease has not been granted yet; nullopt if it has been.
   std::optional<Stall> WhyWaits(Ticket ticket) const;
 

@@ -22,7 +22,7 @@ void Transfers::Start(TileIndex tile, Transfer transfer, MoveReason reason, Job*
                               .reason = reason});
 }
 
-Transfers::Ended Transfers::End(TileIndex tile) {
+Transfers::EndedTransfer Transfers::End(TileIndex tile) {
   Page& page = pages_[tile];
   --in_flight_;
   pages_.CountEnding();
@@ -35,7 +35,7 @@ Transfers::Ended Transfers::End(TileIndex tile) {
           .is_written = is_written};
 }
 
-void Transfers::Arrive(TileIndex tile, const Ended& ended) {
+void Transfers::Arrive(TileIndex tile, const EndedTransfer& ended) {
   Page& page = pages_[tile];
   EngineStats& stats = pages_.stats();
   Traffic& role_nvme = stats.role_nvme[static_cast<size_t>(page.tile->role)];

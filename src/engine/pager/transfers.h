@@ -20,7 +20,7 @@ class Transfers {
 
   // Starts a transfer. `job`, which may be null, waits for its end and receives its failure.
   void Start(TileIndex tile, Transfer transfer, MoveReason reason, Job* job);
-  struct Ended {
+  struct EndedTransfer {
     Transfer transfer = Transfer::kRead;
     Job* job = nullptr;
     std::optional<PlannedOp> planned;
@@ -28,9 +28,9 @@ class Transfers {
     bool is_written = false;  // a writer's lease ended before its end
   };
   // Ends the tile's transfer, whether it succeeded or failed.
-  Ended End(TileIndex tile);
+  EndedTransfer End(TileIndex tile);
   // Applies the result of a transfer that succeeded: the bytes are at its destination.
-  void Arrive(TileIndex tile, const Ended& ended);
+  void Arrive(TileIndex tile, const EndedTransfer& ended);
   int in_flight() const { return in_flight_; }
 
   // Whether a small tile's write has started in this run of the pump, so that other small tiles may

@@ -25,28 +25,28 @@ class WriteFailures {
     kLost,      // what a caller has, or has written, is lost
   };
 
-  // Keeps a failure that no caller was told of. The next lease reports it, so all counts are
+  // Keeps a failure that was not reported to a caller. The next lease reports it, so all counts are
   // closed: no reader takes a lease without the lock.
-  void SetUntold(const absl::Status& failure, Kind kind) {
+  void SetUnreported(const absl::Status& failure, Kind kind) {
     leases_.CloseAll();
-    if (!untold_.ok() && kind < kind_) return;
-    untold_ = failure;
+    if (!unreported_.ok() && kind < kind_) return;
+    unreported_ = failure;
     kind_ = kind;
   }
-  // The failure that no caller was told of; ok if there is none.
-  const absl::Status& untold() const { return untold_; }
-  // Records that a caller is told of `failure` now.
-  void Told(const absl::Status& failure) {
-    if (failure == untold_) untold_ = absl::OkStatus();
+  // The failure that was not reported to a caller; ok if there is none.
+  const absl::Status& unreported() const { return unreported_; }
+  // Records that `failure` is reported to a caller now.
+  void NoteReported(const absl::Status& failure) {
+    if (failure == unreported_) unreported_ = absl::OkStatus();
   }
-  // Returns the failure that no caller was told of, and clears it.
-  absl::Status TakeUntold() { return std::exchange(untold_, absl::OkStatus()); }
+  // Returns the failure that was not reported to a caller, and clears it.
+  absl::Status TakeUnreported() { return std::exchange(unreported_, absl::OkStatus()); }
   // The same, if bytes are lost.
-  absl::Status TakeLost() { return kind_ == Kind::kLost ? TakeUntold() : absl::OkStatus(); }
+  absl::Status TakeLost() { return kind_ == Kind::kLost ? TakeUnreported() : absl::OkStatus(); }
   // Records that a commit has tried again the writes that failed, and that its caller knows how
   // that ended.
   void CommitEnded() {
-    if (kind_ == Kind::kRetried) untold_ = absl::OkStatus();
+    if (kind_ == Kind::kRetried) unreported_ = absl::OkStatus();
   }
 
   // Records the result of a write. After a failure, nothing is written that no caller requested,
@@ -56,8 +56,8 @@ class WriteFailures {
 
  private:
   Leases& leases_;
-  absl::Status untold_;
-  Kind kind_ = Kind::kRetried;  // of `untold_`
+  absl::Status unreported_;
+  Kind kind_ = Kind::kRetried;  // of `unreported_`
   bool last_failed_ = false;
 };
 

@@ -61,8 +61,8 @@ FAULTS = (
     Fault(
         "unordered-read", "leases are taken over from other threads without acquire order",
         "src/engine/pager/lease_table.cc",
-        "told_.exchange(nullptr, std::memory_order_acquire)",
-        "told_.exchange(nullptr, std::memory_order_relaxed)",
+        "log_.exchange(nullptr, std::memory_order_acquire)",
+        "log_.exchange(nullptr, std::memory_order_relaxed)",
         Check(TSAN, "tsan", tests="^lease_table_test$"),
         r"ThreadSanitizer: data race"),
     Fault(
