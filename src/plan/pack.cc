@@ -388,17 +388,19 @@ class Packer {
       largest = std::max(largest, run);
       return true;
     });
-    const uint64_t bytes = keeping_.size_bytes[tile] - std::min(keeping_.size_bytes[tile], largest);
+    const uint64_t tile_bytes = keeping_.size_bytes[tile];
+    const uint64_t missing_bytes = tile_bytes - std::min(tile_bytes, largest);
     const uint64_t peak = keeping_.PeakUseBytes() + keeping_.ReservedFrameBytes();
     const std::string budget(options_.budget);
     return absl::ResourceExhaustedError(absl::StrCat(
-        "plan: tile ", tile, " (", base::FormatBytes(keeping_.size_bytes[tile]),
-        ") finds no contiguous room beside the leases of its time: ", base::FormatBytes(bytes),
-        " are missing. Leases, transfers and what rests there take up to ", base::FormatBytes(peak),
-        " at once, ", budget, " is ", base::FormatBytes(options_.capacity),
-        ": raise it by at least ",
-        base::FormatBytes(std::max(bytes, peak > options_.capacity ? peak - options_.capacity : 0)),
-        " or use smaller tiles"));
+        "plan: there is no frame for tile ", tile, " (", base::FormatBytes(tile_bytes),
+        "): the largest run of bytes that no other tile needs at that time is ",
+        base::FormatBytes(largest), ". Leases, transfers and reserved frames take up to ",
+        base::FormatBytes(peak), " at once, and ", budget, " is ",
+        base::FormatBytes(options_.capacity), ": raise it by at least ",
+        base::FormatBytes(
+            std::max(missing_bytes, peak > options_.capacity ? peak - options_.capacity : 0)),
+        ", or use smaller tiles"));
   }
 
   const Keeping& keeping_;

@@ -154,8 +154,8 @@ TEST(Placement, WhatDoesNotFitIsNamed) {
   EXPECT_TRUE(MakePlan(trace, Budgets(0, 400)).ok());
   const absl::Status full = MakePlan(trace, Budgets(0, 350)).status();
   EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
-  EXPECT_THAT(std::string(full.message()), HasSubstr("50 B are missing"));
-  EXPECT_THAT(std::string(full.message()), HasSubstr("what rests there take up to 400 B"));
+  EXPECT_THAT(std::string(full.message()), HasSubstr("needs at that time is 50 B"));
+  EXPECT_THAT(std::string(full.message()), HasSubstr("reserved frames take up to 400 B"));
   trace.tiles[2].reserved_frame->offset = 150;
   EXPECT_TRUE(absl::IsInvalidArgument(MakePlan(trace, Budgets(0, 400)).status()));
 }
@@ -169,7 +169,7 @@ TEST(Placement, WithoutAStoreWhatDoesNotFitBesideAReservedFrameIsNamed) {
   options.has_store = false;
   const absl::Status full = MakePlan(trace, options).status();
   EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
-  EXPECT_THAT(std::string(full.message()), HasSubstr("50 B are missing"));
+  EXPECT_THAT(std::string(full.message()), HasSubstr("needs at that time is 50 B"));
   EXPECT_THAT(std::string(full.message()), HasSubstr("raise it by at least 50 B"));
 }
 

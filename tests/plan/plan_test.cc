@@ -107,7 +107,7 @@ TEST(Plan, SaysByHowMuchTheLeasesDoNotFit) {
   const Trace trace = recorder.End();
   const absl::Status status = MakePlan(trace, Budgets(0, 260)).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("40 B are missing"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("needs at that time is 60 B"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("pinned_bytes is 260 B"));
   EXPECT_TRUE(MakePlan(trace, Budgets(0, 300)).ok());
 }
