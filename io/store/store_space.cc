@@ -95,8 +95,7 @@ absl::Status StoreSpace::LoadProfiles() {
     if (options_.announce) {
       options_.announce(absl::StrCat("the calibration in ", catalog_->path(),
                                      " is damaged, so the store counts as not calibrated; "
-                                     "calibrate it again, as with --calibrate now (spillway fsck "
-                                     "names the damage)"));
+                                     "calibrate it again, with Calibration::kNow"));
     }
     profiles = std::vector<std::optional<DeviceProfile>>(folders_->size());
   }

@@ -469,6 +469,7 @@ TEST_F(StoreOpeningTest, AnImpossibleCalibrationIsNotUsedAndCanBeReplaced) {
     const auto store = Open(options);
     ASSERT_TRUE(store);
     EXPECT_THAT(told, HasSubstr("spillway-catalog.sqlite is damaged"));
+    EXPECT_THAT(told, HasSubstr("calibrate it again, with Calibration::kNow"));
     EXPECT_EQ(store->Profile(0), std::nullopt);
     EXPECT_TRUE(PageIs(*store, io_, **store->FindTensor("w"), 3, 1));
     ASSERT_TRUE(store->SetProfile(0, profile).ok());

@@ -158,13 +158,12 @@ absl::Status CheckRoom(const EngineFlags& flags, const hf::ModelConfig& config,
 
 namespace {
 
-// Replaces the names of the library's options in an error by those of the command's flags.
-absl::Status InFlags(const absl::Status& status) {
-  return absl::Status(status.code(),
-                      absl::StrReplaceAll(status.message(),
-                                          {{"open it with OpenMode::kOpenOrCreate", "add --resume"},
-                                           {"EngineOptions::device_bytes", "--device-bytes"},
-                                           {"EngineOptions::pinned_bytes", "--pinned-bytes"}}));
+// Replaces the names of the library's options in a message by those of the command's flags.
+std::string InFlags(absl::string_view message) {
+  return absl::StrReplaceAll(message, {{"open it with OpenMode::kOpenOrCreate", "add --resume"},
+                                       {"EngineOptions::device_bytes", "--device-bytes"},
+                                       {"EngineOptions::pinned_bytes", "--pinned-bytes"},
+                                       {"Calibration::kNow", "--calibrate now"}});
 }
 
 }  // namespace
@@ -194,14 +193,14 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, Ope
   SPILLWAY_ASSIGN_OR_RETURN(options.placement, PlacementOf(flags.placement));
   options.stop = &stop;
   options.announce = [](std::string_view text) {
-    absl::FPrintF(stderr, "note: %s\n", std::string(text));
+    absl::FPrintF(stderr, "note: %s\n", InFlags({text.data(), text.size()}));
   };
   if (mode == OpenMode::kScratch && !flags.store.empty())
     NameScratchStoreOnSecondInterrupt(flags.store);
   absl::StatusOr<std::unique_ptr<Engine>> engine = engine::OpenEngine(
       std::move(options), {.policy = flags.policy.value_or(plan::Policy::kPlanned)});
   if (engine.ok()) return engine;
-  const absl::Status status = InFlags(engine.status());
+  const absl::Status status(engine.status().code(), InFlags(engine.status().message()));
   // An argument that Open finds invalid was given by a flag, so it is a usage error.
   return absl::IsInvalidArgument(status) ? WithExitCode(status, ExitCode::kUsage) : status;
 }
