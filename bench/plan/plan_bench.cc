@@ -99,7 +99,7 @@ void BM_Bound(benchmark::State& state) {
 void BM_EndStep(benchmark::State& state) {
   const plan::Trace trace = MakeTrace(state.range(0));
   engine::TileTable tiles;
-  plan::TileBits with_bytes, placed;
+  plan::TileBits with_bytes;
   for (const plan::TraceTile& of : trace.tiles) {
     with_bytes.Set(tiles.size(), of.stored);
     engine::Tile& tile = tiles.emplace_back();
@@ -125,7 +125,7 @@ void BM_EndStep(benchmark::State& state) {
       }
     }
     state.ResumeTiming();
-    if (!planner.EndStep(0, {.with_bytes = with_bytes, .placed = placed}).ok())
+    if (!planner.EndStep(0, {.with_bytes = with_bytes}).ok())
       return state.SkipWithError("the step did not end");
     (void)planner.Next();
     (void)service.Wait();

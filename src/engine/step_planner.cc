@@ -20,8 +20,6 @@ void StepPlanner::AddTile(TileIndex index, double now) {
   rests_on_device_ |= tile.rest == Tier::kDevice;
   recorder_.Begin(now);
   is_too_long_ = false;
-  if (!tile.has_reserved_frame()) return;
-  for (auto& [fingerprint, step] : known_) step.request = 0;
 }
 
 plan::StepRecorder* StepPlanner::Recording() {
@@ -112,17 +110,21 @@ void StepPlanner::Learn(uint64_t fingerprint) {
   step.request = 0;
 }
 
-// Has the step's plan made anew if the tiles are not as the plan assumes: which of them have bytes,
-// and where they rest.
+// Has the step's plan made anew if the tiles are not as the plan assumes.
 void StepPlanner::Update(Known* step, const TilesNow& tiles) {
-  const bool is_same =
-      step->request != 0 && step->reserved_frame_changes == tiles.reserved_frame_changes &&
-      step->all_fit == tiles.all_fit &&
-      !plan::TileBits::Differ(step->with_bytes, tiles.with_bytes, step->used, tiles.placed);
+  const auto has_frame_there = [&](Tier tier) {
+    return step->plan == nullptr || step->plan->tiles().index().HasFrameBelow(
+                                        tier, tiles.reserved.end[static_cast<size_t>(tier)]);
+  };
+  const bool clashes = step->reserved.given_back != tiles.reserved.given_back ||
+                       (step->reserved.taken != tiles.reserved.taken &&
+                        (has_frame_there(Tier::kDevice) || has_frame_there(Tier::kPinned)));
+  const bool is_same = step->request != 0 && !clashes && step->all_fit == tiles.all_fit &&
+                       !plan::TileBits::Differ(step->with_bytes, tiles.with_bytes, step->used);
   if (is_same) return;
   step->num_tiles = tiles_.size();
   step->with_bytes = tiles.with_bytes;
-  step->reserved_frame_changes = tiles.reserved_frame_changes;
+  step->reserved = tiles.reserved;
   step->all_fit = tiles.all_fit;
   step->request = 0;
 }

@@ -74,8 +74,7 @@ class StepPlanner {
       : options_(options), tiles_(*tiles), service_(service) {}
 
   // Adds the table's new tile. The step begins anew, so it begins after the last tile was added.
-  // Plans are kept, as they do not use the tile. If the tile has a reserved frame, they are made
-  // again, because they may have frames in that place. `now` is in seconds on any clock.
+  // Plans are kept, as they do not use the tile. `now` is in seconds on any clock.
   void AddTile(TileIndex tile, double now);
 
   // The recorder of the step that runs; null while the step is not recorded. That is so if there is
@@ -83,9 +82,14 @@ class StepPlanner {
   // last EndStep than a step has, for example because EndStep is never called.
   plan::StepRecorder* Recording();
 
-  // Ends the step and begins the next. The cost does not grow with the step's events, and grows by
-  // one bit per tile. InvalidArgument: leases are held. ResourceExhausted: the step was too long to
-  // record.
+  // Ends the step and begins the next. The plan of the next is made anew if it assumes something
+  // else about the tiles that it uses (which of them have bytes), if not all tiles fit into pinned
+  // memory any more, or if a reserved frame was taken since and the plan has a frame there. That
+  // test compares two offsets. So a plan is also made anew if one of its frames begins below the
+  // highest reserved frame of a tier and none lies where the new one does. So is a plan that was
+  // being made when the frame was taken. If a reserved frame was given back, every plan is made
+  // anew, to use the room. The cost does not grow with the step's events, and grows by one bit per
+  // tile. InvalidArgument: leases are held. ResourceExhausted: the step was too long to record.
   absl::Status EndStep(double now, const TilesNow& tiles);
   // The plan of the step that is expected. Null if no step is expected, as after one that was too
   // long to record, and while the plan is being made; call again later. Only one caller may follow
@@ -115,7 +119,7 @@ class StepPlanner {
     // The state of the tiles for which the plan is made: see TilesNow.
     TileIndex num_tiles = 0;
     plan::TileBits with_bytes;
-    uint64_t reserved_frame_changes = 0;
+    ReservedFrames reserved;
     bool all_fit = false;
     // The number of the request for that plan, which is made, failed or being made; zero if the
     // plan was not requested.

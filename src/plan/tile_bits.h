@@ -46,11 +46,11 @@ class TileBits {
     }
     return std::nullopt;
   }
-  // Whether `x` and `y` differ in a tile that is set in `a` or `b`.
-  static bool Differ(const TileBits& x, const TileBits& y, const TileBits& a, const TileBits& b) {
+  // Whether `x` and `y` differ in one of `tiles`.
+  static bool Differ(const TileBits& x, const TileBits& y, const TileBits& tiles) {
     const size_t size = std::max(x.words_.size(), y.words_.size());
     for (size_t i = 0; i < size; ++i) {
-      if (((x.Word(i) ^ y.Word(i)) & (a.Word(i) | b.Word(i))) != 0) return true;
+      if (((x.Word(i) ^ y.Word(i)) & tiles.Word(i)) != 0) return true;
     }
     return false;
   }

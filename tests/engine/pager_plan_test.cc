@@ -222,6 +222,21 @@ TEST(PagerPlan, WhatMakesWayBeginsToLeaveAtOnce) {
   EXPECT_EQ(granted, 3u);
 }
 
+TEST(PagerPlan, ANewTileEndsAPlanThatHasAFrameWhereTheTileWillRest) {
+  PagerOptions options = WithStore(kTileBytes, 4 * kTileBytes);
+  options.placement[static_cast<size_t>(Role::kMoment)] = Tier::kDevice;
+  options.placement[static_cast<size_t>(Role::kGradient)] = Tier::kPinned;
+  Pager pager(options);
+  for (int i = 0; i < 2; ++i) pager.AddTile(kTileBytes, Role::kParameter, false, true);
+  pager.plan().Follow(FollowerOf(LeasesInTurn(2, kTileBytes, Tier::kPinned, {{0}, {1}}),
+                                 {.device_bytes = kTileBytes, .pinned_bytes = 4 * kTileBytes}));
+  pager.AddTile(kTileBytes, Role::kMoment, false, false);
+  EXPECT_TRUE(pager.plan().is_followed()) << "the plan has no frame on the device";
+  pager.AddTile(kTileBytes, Role::kGradient, false, false);
+  EXPECT_FALSE(pager.plan().is_followed());
+  EXPECT_EQ(pager.pages().stats().plan.deviations, 0u);
+}
+
 // When a plan begins, many tiles may lie where it has none. Looking at all of them at once would
 // take long, and callers that lease meanwhile would wait.
 TEST(PagerPlan, ATileThatMustLeaveWaitsItsTurn) {

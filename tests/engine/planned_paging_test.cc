@@ -242,6 +242,47 @@ TEST(PlannedPagingAlone, ATensorThatIsRegisteredLeavesPlansThatDoNotUseItAsTheyA
   EXPECT_EQ(after.deviations, before.deviations);
 }
 
+// Steps read 16 tiles. Then a tensor comes whose tiles rest at the bottom of pinned memory. If all
+// tiles fit there, the others have their places above them. If not, the plan has frames there.
+TEST(PlannedPagingAlone, ATensorThatRestsInMemoryVoidsThePlansThatHaveFramesInItsPlace) {
+  for (const bool all_fit : {true, false}) {
+    SCOPED_TRACE(all_fit);
+    const test::TempFolder folder;
+    EngineOptions options;
+    options.store = {folder / "store"};
+    options.device_bytes = 64 * kKiB;
+    options.pinned_bytes = (all_fit ? 20 : 10) * 4 * kKiB;
+    options.page_bytes = 4 * kKiB;
+    options.placement[static_cast<size_t>(Role::kMoment)] = Tier::kPinned;
+    auto engine = OpenWith(plan::Policy::kPlanned, options);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    const auto add = [&](const char* name, Role role, int64_t tiles) {
+      auto id =
+          (*engine)->Register({.name = name, .shape = {tiles, 1024}, .role = role, .tile_rows = 1});
+      EXPECT_TRUE(id.ok()) << id.status();
+      return id.value_or(TensorId{});
+    };
+    const auto step = [&](TensorId tensor) {
+      for (uint64_t tile = 0; tile < (*engine)->Spec(tensor).num_tiles(); ++tile)
+        EXPECT_TRUE((*engine)->AcquireHost({tensor, tile}, Access::kReadWrite).ok());
+      ASSERT_TRUE((*engine)->EndStep().ok());
+      ASSERT_TRUE((*engine)->WaitForPlan().ok());
+    };
+    const TensorId weights = add("weights", Role::kParameter, 16);
+    for (int i = 0; i < 4; ++i) step(weights);
+    const uint64_t before = (*engine)->Stats().plan.plans;
+    const TensorId moments = add("moments", Role::kMoment, 4);
+    step(weights);
+    EXPECT_EQ((*engine)->Stats().plan.plans, before) << "no reserved frame was taken";
+    step(moments);
+    for (int i = 0; i < 4; ++i) step(weights);
+    const PlanStats plan = (*engine)->Stats().plan;
+    EXPECT_EQ(plan.plans - before, all_fit ? 0u : 1u);
+    EXPECT_GT(plan.moved_bytes() + all_fit, 0u);
+    EXPECT_EQ(plan.moved_bytes(), plan.planned_bytes);
+  }
+}
+
 // A caller that never ends a step must not use memory for it without bound.
 TEST(PlannedPagingAlone, AStepTooLongToWriteDownIsNotPlannedAndSaysSo) {
   const test::TempFolder folder;

@@ -14,24 +14,45 @@ constexpr plan::PlanOptions kBudgets{.device_bytes = 4096, .pinned_bytes = 4 * 4
 
 class StepPlannerTest : public testing::Test {
  protected:
-  void AddTiles(plan::TileIndex num_tiles) {
-    for (plan::TileIndex tile = 0; tile < num_tiles; ++tile) {
-      tiles_.emplace_back().size_bytes = 4096;
+  void AddTiles(plan::TileIndex num_tiles, uint64_t size_bytes = 4096) {
+    for (plan::TileIndex i = 0; i < num_tiles; ++i) {
+      const plan::TileIndex tile = tiles_.size();
+      tiles_.emplace_back().size_bytes = size_bytes;
       with_bytes_.Set(tile);
       planner_.AddTile(tile, 0);
     }
   }
   // Ends a step and waits for the plan of the next.
   absl::Status EndStep(double now) {
-    absl::Status ended = planner_.EndStep(now, {.with_bytes = with_bytes_, .placed = placed_});
+    absl::Status ended = planner_.EndStep(
+        now, {.with_bytes = with_bytes_, .reserved = reserved_, .all_fit = all_fit_});
     if (!ended.ok()) return ended;
     (void)planner_.Next();  // requests it
     if (absl::Status made = service_.Wait(); !made.ok()) return made;
     return planner_.Next().status();
   }
 
+  // Reads tiles 1 to 6 in pinned memory, one after the other. Returns whether the plan of that step
+  // was made anew after it.
+  bool IsPlannedAnew() {
+    for (plan::TileIndex tile = 1; tile < kTiles - 1; ++tile) {
+      planner_.Recording()->Acquire(tile, Tier::kPinned, Access::kRead, 0, 0);
+      planner_.Recording()->Release(tile, Tier::kPinned, Access::kRead, 0);
+    }
+    const uint64_t before = planner_.plans_made();
+    const absl::Status ended = EndStep(0);
+    EXPECT_TRUE(ended.ok()) << ended;
+    return planner_.plans_made() > before;
+  }
+  void TakeReservedFrame(Tier tier, uint64_t end) {
+    ++reserved_.taken;
+    reserved_.end[static_cast<size_t>(tier)] = end;
+  }
+
   TileTable tiles_;
-  plan::TileBits with_bytes_, placed_;
+  plan::TileBits with_bytes_;
+  ReservedFrames reserved_;
+  bool all_fit_ = false;
   PlanService service_{kBudgets};
   StepPlanner planner_{kBudgets, &tiles_, &service_};
 };
@@ -85,6 +106,61 @@ TEST_F(StepPlannerTest, TheTimeBoundIsOfTheComputingOfTheStepThatEndedLast) {
     EXPECT_EQ(planner_.last_step().At(rates).computing, kTiles * seconds);
     EXPECT_EQ(planner_.last_step().At(rates).seconds, kTiles * seconds);
   }
+}
+
+TEST_F(StepPlannerTest, ATileThatGetsOrLosesItsBytesVoidsThePlansThatUseIt) {
+  AddTiles(kTiles);
+  ASSERT_TRUE(IsPlannedAnew());
+  EXPECT_FALSE(IsPlannedAnew());
+  with_bytes_.Set(0, false);  // the step does not use it
+  EXPECT_FALSE(IsPlannedAnew());
+  with_bytes_.Set(1, false);
+  EXPECT_TRUE(IsPlannedAnew());
+  EXPECT_FALSE(IsPlannedAnew());
+}
+
+TEST_F(StepPlannerTest, APlanInWhichAllTilesFitIsVoidOnceTheyDoNot) {
+  AddTiles(kTiles);
+  for (plan::TileIndex tile = 0; tile < kTiles; ++tile) {
+    tiles_[tile].own_place = tile * 4096;
+    if (tile >= 3) tiles_[tile].rest = Tier::kNvme;  // the budget has places for three
+  }
+  all_fit_ = true;
+  ASSERT_TRUE(IsPlannedAnew());
+  EXPECT_FALSE(IsPlannedAnew());
+  all_fit_ = false;
+  EXPECT_TRUE(IsPlannedAnew());
+}
+
+TEST_F(StepPlannerTest, ANewTileVoidsNoPlanBeforeItsReservedFrameIsTaken) {
+  AddTiles(kTiles);
+  ASSERT_TRUE(IsPlannedAnew());
+  Tile& resting = tiles_.emplace_back();
+  resting.size_bytes = 4096;
+  resting.rest = Tier::kPinned;
+  planner_.AddTile(kTiles, 0);
+  EXPECT_FALSE(IsPlannedAnew());
+  resting.reserved_frame = 0;
+  TakeReservedFrame(Tier::kPinned, 4096);
+  EXPECT_TRUE(IsPlannedAnew());
+}
+
+TEST_F(StepPlannerTest, AReservedFrameVoidsThePlansThatHaveAFrameThere) {
+  AddTiles(1);
+  tiles_[0].rest = Tier::kPinned;
+  tiles_[0].reserved_frame = 4096;
+  TakeReservedFrame(Tier::kPinned, 2 * 4096);
+  AddTiles(kTiles - 1, 2 * 4096);  // too large for the room below that frame
+  ASSERT_TRUE(IsPlannedAnew());
+  TakeReservedFrame(Tier::kDevice, 4096);
+  EXPECT_FALSE(IsPlannedAnew()) << "the plan has no frame on the device";
+  TakeReservedFrame(Tier::kPinned, 2 * 4096);
+  EXPECT_FALSE(IsPlannedAnew()) << "the new frame lies below those of the plan";
+  TakeReservedFrame(Tier::kPinned, 2 * 4096 + 1);
+  EXPECT_TRUE(IsPlannedAnew());
+  EXPECT_FALSE(IsPlannedAnew());
+  ++reserved_.given_back;
+  EXPECT_TRUE(IsPlannedAnew()) << "to use the room";
 }
 
 // The second step begins with the end of a lease of the step before, and ends while a lease is

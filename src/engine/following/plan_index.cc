@@ -2,6 +2,7 @@
 
 #include "src/engine/following/plan_index.h"
 
+#include <algorithm>
 #include <limits>
 #include <numeric>
 
@@ -25,10 +26,17 @@ PlanIndex IndexOf(const StepPlan& step, plan::Stop stop) {
   index.releases.resize(num_tiles);
   index.op_number.resize(ops.size());
   index.event_number.resize(events.size());
+  const auto add_frame = [&](TileIndex tile, Tier tier, uint64_t offset) {
+    if (step.trace.tiles[tile].has_reserved_frame(tier)) return;
+    uint64_t& lowest = index.lowest_frame[static_cast<size_t>(tier)];
+    lowest = std::min(lowest, offset);
+  };
   for (const plan::Op& op : ops) {
     ++index.first_op[op.tile + 1];
     index.num_moves += plan::HasLink(op.kind) ? 1 : 0;
+    add_frame(op.tile, op.tier, op.offset);
   }
+  for (const plan::Place& place : step.plan.seam) add_frame(place.tile, place.tier, place.offset);
   for (const TraceEvent& event : events) index.first_use[event.tile + 1] += IsUse(event) ? 1 : 0;
   if (stop) return index;
   std::partial_sum(index.first_op.begin(), index.first_op.end(), index.first_op.begin());

@@ -85,7 +85,9 @@ void PageTable::HoldFrame(TileIndex tile, Tier tier, uint64_t offset, const Job*
   Count(tile, tier, true);
   if (!pages_[tile].is_reserved(tier)) return;
   tiles_[tile].reserved_frame = offset;
-  ++reserved_frame_changes_;
+  ++reserved_.taken;
+  uint64_t& end = reserved_.end[At(tier)];
+  end = std::max(end, offset + pages_[tile].frame_bytes());
 }
 
 void PageTable::DropFrame(TileIndex tile, Tier tier, const ClaimWindow& claim) {
@@ -139,7 +141,7 @@ void PageTable::GiveUpReservedFrame(TileIndex tile) {
   resting_.Remove(tiles_[tile]);
   pages_[tile].rest.reset();
   tiles_[tile].reserved_frame = Tile::kNoFrame;
-  ++reserved_frame_changes_;
+  ++reserved_.given_back;
 }
 
 bool PageTable::DropIfDiscarded(TileIndex tile) {

@@ -175,10 +175,7 @@ class PageTable {
   const plan::TileBits& to_commit() const { return to_commit_; }
   // The current state of the tiles that planning needs.
   TilesNow Now() const {
-    return {.with_bytes = with_bytes_,
-            .placed = resting_.placed(),
-            .reserved_frame_changes = reserved_frame_changes_,
-            .all_fit = resting_.AllFit()};
+    return {.with_bytes = with_bytes_, .reserved = reserved_, .all_fit = resting_.AllFit()};
   }
   // Whether the tile's other leases, discard and evictions permit the job's lease.
   bool CanLease(const Job& job);
@@ -235,9 +232,9 @@ class PageTable {
   RestingPlaces resting_;
   plan::TileBits with_bytes_;
   plan::TileBits to_commit_;
-  uint64_t reserved_frame_changes_ = 0;  // see TilesNow
-  uint64_t clock_ = 0;                   // counts leases
-  uint64_t endings_ = 0;                 // num_endings() without those of leases
+  ReservedFrames reserved_;
+  uint64_t clock_ = 0;    // counts leases
+  uint64_t endings_ = 0;  // num_endings() without those of leases
   std::vector<Action> actions_;
   EngineStats stats_;
 };

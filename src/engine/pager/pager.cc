@@ -16,10 +16,13 @@ TileIndex Pager::AddTile(uint64_t size_bytes, Role role, bool transient, bool st
                          StorePlace place) {
   const bool did_fit = pages_.resting().AllFit();
   const TileIndex tile = pages_.AddTile(size_bytes, role, transient, stored, place);
-  // A plan may use frames where the tile's reserved frame will lie, or the tiles' own places, which
-  // exist only while all tiles fit.
-  if (pages_[tile].tile->has_reserved_frame() || did_fit != pages_.resting().AllFit())
-    plan_.Abandon(/*deviated=*/false);
+  // The plan may use the tiles' own places, which exist only while all tiles fit, or frames where
+  // the tile's reserved frame will lie.
+  const Tile& is = *pages_[tile].tile;
+  const bool clashes = plan_.is_followed() && is.has_reserved_frame() &&
+                       plan_.followed()->tiles().index().HasFrameBelow(
+                           *is.rest, pages_.resting().reserved_bytes(*is.rest));
+  if (clashes || did_fit != pages_.resting().AllFit()) plan_.Abandon(/*deviated=*/false);
   return tile;
 }
 

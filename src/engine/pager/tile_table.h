@@ -8,6 +8,7 @@
 #ifndef SPILLWAY_ENGINE_PAGER_TILE_TABLE_H_
 #define SPILLWAY_ENGINE_PAGER_TILE_TABLE_H_
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <optional>
@@ -45,12 +46,17 @@ struct Tile {
   bool has_reserved_frame() const { return rest && *rest != Tier::kNvme; }
 };
 
+// Counts of the reserved frames so far.
+struct ReservedFrames {
+  uint64_t taken = 0, given_back = 0;
+  std::array<uint64_t, 2> end = {};  // by tier: the end of the highest one that was ever taken
+};
+
 // The state of the tiles that planning needs in addition to the table, at one moment.
 struct TilesNow {
-  const plan::TileBits& with_bytes;     // tiles that were written and not discarded since
-  const plan::TileBits& placed;         // tiles that have a resting tier: see Placement
-  uint64_t reserved_frame_changes = 0;  // counts reserved frames that were taken or given back
-  bool all_fit = false;                 // see RestingPlaces
+  const plan::TileBits& with_bytes;  // tiles that were written and not discarded since
+  ReservedFrames reserved = {};
+  bool all_fit = false;  // see RestingPlaces
 };
 
 // Returns the tile's description in a trace, for the planner.
