@@ -61,8 +61,9 @@ bool RequestQueue::HasPlace(Device& device, IoOp op, int depth) {
 
 // Whether the limit on the requests of all devices leaves room for one more of this kind.
 bool RequestQueue::HasSlot(IoOp op) const {
-  const int most = op == IoOp::kRead ? max_in_flight_ - max_in_flight_ / 4 : max_in_flight_ / 2;
-  return num_in_flight_[static_cast<int>(op)] < std::max(1, most);
+  const int most =
+      op == IoOp::kRead ? max_in_flight_ - max_in_flight_ / 4 : max_in_flight_ - max_in_flight_ / 2;
+  return num_in_flight_[static_cast<int>(op)] < most;
 }
 
 bool RequestQueue::MayGo(Device& device, IoOp op) const {

@@ -48,8 +48,8 @@ QueueDepths ClampDepths(const QueueDepths& depths, int most);
 class RequestQueue {
  public:
   // `depths` are the depths of every device until SetDepths. `max_in_flight` limits all devices
-  // together. Writes take at most half of it, and reads at most three quarters, so that neither
-  // keeps out the other.
+  // together. Writes take at most half of it, and reads at most three quarters, both rounded up, so
+  // that neither keeps out the other.
   RequestQueue(const QueueDepths& depths, int max_in_flight);
 
   void SetDepths(uint16_t device, const QueueDepths& depths);

@@ -25,9 +25,6 @@ namespace {
 
 constexpr uint64_t kWakeUserData = uint64_t{1} << 62;
 
-// The limit over all devices. Together with the entry for the wake-up it is a power of two.
-constexpr int kMaxInFlight = 1023;
-
 // How long an idle ring is waited for when it is closed, so that the locked memory of the ring that
 // follows does not count at the same time. A process that was forked without notice may hold the
 // ring for much longer.

@@ -35,6 +35,11 @@ namespace spillway::io {
 // with an error that names the request and the cause.
 class UringIoEngine final : public IoEngine {
  public:
+  // The most requests of all devices that are with the kernel at once. Writes may take half of
+  // them, so that one device may have kMaxQueueDepth writes. With the entry for the wake-up, they
+  // fill a ring of a power of two, which takes 200 KiB.
+  static constexpr int kMaxInFlight = 2 * kMaxQueueDepth - 1;
+
   // FailedPrecondition, naming the system call and the errno, if the kernel cannot set up a ring.
   static absl::StatusOr<std::unique_ptr<UringIoEngine>> Create(IoEngineOptions options);
   ~UringIoEngine() override;

@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "io/uring_io_engine.h"
 #include "tests/seed.h"
 
 namespace spillway::io {
@@ -121,6 +122,17 @@ TEST_F(RequestQueueTest, ReadsLeaveRoomToWrites) {
   queue.Ended(Make(IoOp::kRead, 1));
   queue.Ended(Make(IoOp::kWrite, 200));
   EXPECT_EQ(TakeAll(queue), (Tags{103, 202}));
+}
+
+// A calibration measures queues of up to kMaxQueueDepth requests of either kind.
+TEST_F(RequestQueueTest, OneDeviceMayHaveTheLongestQueueOfEitherKind) {
+  constexpr int kMost = kMaxQueueDepth;
+  for (const IoOp op : {IoOp::kRead, IoOp::kWrite}) {
+    RequestQueue queue({.read = kMost, .write = kMost, .mixed_write = kMost},
+                       UringIoEngine::kMaxInFlight);
+    Add(queue, op, 1, 2 * kMost, 0);
+    EXPECT_EQ(TakeAll(queue).size(), size_t{kMost});
+  }
 }
 
 TEST_F(RequestQueueTest, WritesOfAllDevicesLeaveHalfTheRoomToReads) {
