@@ -3,15 +3,16 @@
 // The calibration has these steps. Each uses the results of those before it.
 //
 //   1. Write the file once, so that the later steps move bytes that were written before.
-//   2. Choose the request size, by reads with 128 MiB in flight: the default, unless another is
-//      clearly faster twice.
+//   2. Choose the request size, with 128 MiB in flight, or less on a slow device: the default,
+//      unless another is clearly faster twice. A size counts with the least share that it has of
+//      the best rate, over reads, writes, and a stream that alternates between both.
 //   3. Choose the depth of reads.
 //   4. Choose the depth of writes.
-//   5. Choose the depth of writes beside reads, in a stream that alternates between reads and
-//      writes, as a run does that writes tiles to make room for those that it reads. If too few
-//      writes go beside reads, all of the stream's requests soon are writes that wait. So the
-//      depth is the smallest that is as fast as any: a request that waits in our own queue can
-//      still be overtaken.
+//   5. Choose the depth of writes beside reads, from one to the depth of writes, in such a stream,
+//      as a run has that writes tiles to make room for those that it reads. If too few writes go
+//      beside reads, all of the stream's requests soon are writes that wait. So the depth is the
+//      smallest that is as fast as any: a request that waits in our own queue can still be
+//      overtaken.
 //
 // Each block is hashed as a store hashes it: a block that was read before its memory is used again,
 // a block that is written while the write is in flight. A device needs more requests in flight
@@ -51,21 +52,27 @@ namespace {
 
 // Larger requests give a device too few to work on, and make a read wait too long. The default is
 // measured first, because a slow device leaves no time for another.
-constexpr uint32_t kRequestLadder[] = {2 << 20, 1 << 20, 512 << 10, 256 << 10, 128 << 10};
+constexpr uint32_t kRequestLadder[] = {2 << 20, 512 << 10, 128 << 10};
 constexpr size_t kDefaultRequest = 0;
 static_assert(kRequestLadder[kDefaultRequest] == kDefaultRequestBytes);
 constexpr int kDepthLadder[] = {4, 8, 16, 32, 64, 128, 256, 512, 1024};
 static_assert(kMaxQueueDepth == 1024);
+static_assert(kMostCalibrationBytes == uint64_t{kMaxQueueDepth} * kRequestLadder[0]);
 // A queue holds at most kLongestQueueSeconds of work at the best rate so far, but may always hold
 // kShortestQueue bytes.
 constexpr uint64_t kShortestQueue = uint64_t{4} << 20;
 // When each step's time is over, as a share of the time limit.
-constexpr double kFillUntil = 0.15, kRequestsUntil = 0.3, kAgainUntil = 0.4, kReadsUntil = 0.5,
-                 kWritesUntil = 0.7;
+// One sample of each depth takes up to 1.3 s, 0.6 s of it for the longest queue.
+constexpr double kFillUntil = 0.12, kRequestsUntil = 0.4, kAgainUntil = 0.5, kReadsUntil = 0.62,
+                 kWritesUntil = 0.83;
 // The first sample of a step is taken even if the step's time is over, and may last for this share.
 constexpr double kLeastForAStep = 0.1;
-// Bytes under way while request sizes or mixes are compared.
+// Bytes under way while request sizes are compared. With half as many, a stream of reads and writes
+// favours small requests, as such a device then has too few large ones.
 constexpr uint64_t kUnderWay = uint64_t{128} << 20;
+// The work under way while numbers of writes beside reads are compared. A sample takes four times
+// as long, and five numbers are to be measured in the step's 1 s.
+constexpr double kMixedSeconds = 0.05;
 constexpr int kRepetitions = 3;
 constexpr double kGoodEnough = 0.97;  // of the best rate
 constexpr double kClose = 0.7;        // of the best rate; below it, a rate is clearly slower
@@ -109,8 +116,9 @@ absl::StatusOr<Mapping> MapMemory(uint64_t size_bytes) {
   return Mapping(memory, Unmap{size_bytes});
 }
 
-// A load for the device: the request size, and how many reads and writes are under way. If both
-// are above 0, the engine's queue lets at most `mixed_writes` writes go beside reads.
+// A load for the device: the request size, and how many reads and writes are under way. If
+// `mixed_writes` is above 0, the engine's queues have the depths that were found, and let that many
+// writes go beside reads; else they let all requests go.
 struct Mix {
   uint32_t request_bytes = 0;
   int reads = 0;
@@ -124,19 +132,19 @@ struct Mix {
 // Chooses the kind, the block of the file and the memory for each request of a mix. In a mix of
 // reads and writes the kinds alternate, and each keeps to its own half of the file. All of the
 // memory is used in turn, as a store uses its pinned budget: a device that moves the same few
-// blocks finds them in a cache.
+// blocks finds them in a cache. If more requests are under way than the memory has room for, each
+// part of it has several of them.
 class Load {
  public:
   Load(const Mix& mix, FileId file, uint64_t file_bytes, std::span<std::byte> memory,
        uint64_t most_bytes)
       : mix_(mix), file_(file), memory_(memory), most_bytes_(most_bytes) {
-    SPILLWAY_CHECK(mix.bytes() <= memory.size());
     const uint64_t blocks = file_bytes / mix.request_bytes;
     num_blocks_ = mix.is_mixed() ? blocks / 2 : blocks;
     first_block_[static_cast<size_t>(IoOp::kWrite)] = mix.is_mixed() ? num_blocks_ : 0;
     SPILLWAY_CHECK(num_blocks_ > 0);
     const uint64_t num_slots = memory.size() / mix.request_bytes;
-    for (uint64_t slot = 0; slot < num_slots; ++slot) free_.push_back(slot);
+    for (uint64_t i = 0; i < std::max(num_slots, depth()); ++i) free_.push_back(i % num_slots);
   }
 
   uint64_t begun_bytes() const { return begun_bytes_; }
@@ -201,65 +209,24 @@ class Calibrator {
     SPILLWAY_ASSIGN_OR_RETURN(const Passed passed,
                               Run({.request_bytes = kFillBytes, .writes = 8}, file_bytes_, until));
     file_bytes_ = std::max<uint64_t>(passed.begun_bytes, kLeastFileBytes);
+    fill_bytes_per_second_ = passed.bytes_per_second;
     return absl::OkStatus();
   }
 
   absl::StatusOr<DeviceProfile> Measure() {
     DeviceProfile& profile = profile_;
-    std::vector<Mix> mixes;
-    const uint64_t under_way = std::min<uint64_t>(kUnderWay, memory_.size());
-    for (const uint32_t request : kRequestLadder) {
-      mixes.push_back({.request_bytes = request, .reads = static_cast<int>(under_way / request)});
-    }
-    SPILLWAY_ASSIGN_OR_RETURN(std::vector<double> rates, Rates(mixes, kRequestsUntil));
-    const double best = *std::max_element(rates.begin(), rates.end());
-    size_t found = DefaultOrBest(rates, kDefaultRequest);
-    if (found != kDefaultRequest) {
-      // There may have been time for one sample of each, so the two are compared once more.
-      SPILLWAY_ASSIGN_OR_RETURN(rates, Rates({mixes[kDefaultRequest], mixes[found]}, kAgainUntil));
-      if (DefaultOrBest(rates, 0) == 0) found = kDefaultRequest;
-    }
-    profile.request_bytes = mixes[found].request_bytes;
-
-    mixes = Depths(profile.request_bytes, 1, 0);
-    // With fewer depths, each is measured more often. The deepest stays.
-    const auto is_too_short = [best](const Mix& mix) {
-      const auto bytes = static_cast<double>(mix.bytes());
-      return bytes < kLeastReached * (bytes + best * kGapSeconds);
-    };
-    const auto enough = std::find_if_not(mixes.begin(), mixes.end() - 1, is_too_short);
-    mixes.erase(mixes.begin(), enough);
-    SPILLWAY_ASSIGN_OR_RETURN(rates, Rates(mixes, kReadsUntil));
-    rates = Smoothed(rates);
-    found = SmallestGoodEnough(RunRates(rates, QueueBytes(mixes)));
-    profile.read_depth = mixes[found].reads;
-    profile.read_bytes_per_second = rates[found];
-
-    mixes = Depths(profile.request_bytes, 0, 1);
-    SPILLWAY_ASSIGN_OR_RETURN(rates, Rates(mixes, kWritesUntil));
-    rates = Smoothed(rates);
-    found = SmallestGoodEnough(RunRates(rates, QueueBytes(mixes)));
-    profile.write_depth = mixes[found].writes;
-    profile.write_bytes_per_second = rates[found];
-
+    SPILLWAY_ASSIGN_OR_RETURN(profile.request_bytes, RequestBytes());
+    SPILLWAY_RETURN_IF_ERROR(MeasureDepth(IoOp::kRead, kReadsUntil, &profile.read_depth,
+                                          &profile.read_bytes_per_second));
+    SPILLWAY_RETURN_IF_ERROR(MeasureDepth(IoOp::kWrite, kWritesUntil, &profile.write_depth,
+                                          &profile.write_bytes_per_second));
     if (profile.read_bytes_per_second == 0 || profile.write_bytes_per_second == 0) {
       return absl::DeadlineExceededError(absl::StrCat(
           "too few of its transfers ended within ", absl::FormatDuration(options_.limit),
           "; calibrate it when it has less other work, and check it ('dmesg') if this "
           "recurs"));
     }
-    mixes.clear();
-    const auto slots = static_cast<int>(memory_.size() / profile.request_bytes);
-    const int together = std::min({slots, profile.read_depth + profile.write_depth,
-                                   static_cast<int>(under_way / profile.request_bytes)});
-    for (const int writes : MixedWriteDepths(std::min(profile.write_depth, together))) {
-      mixes.push_back({.request_bytes = profile.request_bytes,
-                       .reads = together / 2,
-                       .writes = together / 2,
-                       .mixed_writes = writes});
-    }
-    SPILLWAY_ASSIGN_OR_RETURN(rates, Rates(mixes, 1));
-    profile.mixed_write_depth = mixes[SmallestGoodEnough(rates)].mixed_writes;
+    SPILLWAY_ASSIGN_OR_RETURN(profile.mixed_write_depth, MixedWriteDepth());
     return profile;
   }
 
@@ -270,14 +237,83 @@ class Calibrator {
     bool is_whole = false;  // false: the sample was cut short, so the rate is a rough one
   };
 
-  std::vector<Mix> Depths(uint32_t request_bytes, int read, int write) const {
-    std::vector<Mix> mixes;
-    for (const int depth : kDepthLadder) {
-      const uint64_t bytes = static_cast<uint64_t>(depth) * request_bytes;
-      if (bytes > memory_.size()) break;
-      mixes.push_back({request_bytes, read * depth, write * depth});
+  absl::StatusOr<uint32_t> RequestBytes() {
+    SPILLWAY_ASSIGN_OR_RETURN(std::vector<double> shares, SharesOf(kRequestLadder, kRequestsUntil));
+    const size_t found = DefaultOrBest(shares, kDefaultRequest);
+    if (found == kDefaultRequest) return kDefaultRequestBytes;
+    // There may have been time for one sample of each, so the two are compared once more.
+    const uint32_t both[] = {kDefaultRequestBytes, kRequestLadder[found]};
+    SPILLWAY_ASSIGN_OR_RETURN(shares, SharesOf(both, kAgainUntil));
+    return both[DefaultOrBest(shares, 0)];
+  }
+
+  // Returns LeastShares of the request sizes, and notes the best rate of reads and of writes.
+  absl::StatusOr<std::vector<double>> SharesOf(std::span<const uint32_t> sizes, double until) {
+    const uint64_t under_way =
+        std::min(kUnderWay, BytesOf(kLongestQueueSeconds, fill_bytes_per_second_));
+    std::vector<Mix> mixes;  // all kinds of load with the first size come first
+    for (const uint32_t size : sizes) {
+      const auto requests = static_cast<int>(under_way / size);
+      mixes.push_back({.request_bytes = size, .reads = requests});
+      mixes.push_back({.request_bytes = size, .writes = requests});
+      mixes.push_back({.request_bytes = size, .reads = requests / 2, .writes = requests / 2});
     }
-    return mixes;
+    SPILLWAY_ASSIGN_OR_RETURN(const std::vector<double> rates, Rates(mixes, until));
+    const size_t num_kinds = mixes.size() / sizes.size();
+    std::vector<std::vector<double>> by_kind(num_kinds);
+    for (size_t i = 0; i < rates.size(); ++i) by_kind[i % num_kinds].push_back(rates[i]);
+    for (const IoOp op : {IoOp::kRead, IoOp::kWrite}) {
+      const auto kind = static_cast<size_t>(op);
+      for (const double rate : by_kind[kind]) best_[kind] = std::max(best_[kind], rate);
+    }
+    return LeastShares(by_kind);
+  }
+
+  // Finds the depth of one kind of request, and its rate.
+  absl::Status MeasureDepth(IoOp op, double until, int* depth, double* bytes_per_second) {
+    std::vector<Mix> mixes;
+    for (const int requests : kDepthLadder) {
+      const bool is_read = op == IoOp::kRead;
+      const Mix mix = {profile_.request_bytes, is_read ? requests : 0, is_read ? 0 : requests};
+      if (mix.bytes() > options_.queue_bytes) break;
+      mixes.push_back(mix);
+    }
+    // With fewer depths, each is measured more often. The deepest stays.
+    const auto is_too_short = [best = best_[static_cast<size_t>(op)]](const Mix& mix) {
+      const auto bytes = static_cast<double>(mix.bytes());
+      return bytes < kLeastReached * (bytes + best * kGapSeconds);
+    };
+    const auto enough = std::find_if_not(mixes.begin(), mixes.end() - 1, is_too_short);
+    mixes.erase(mixes.begin(), enough);
+    SPILLWAY_ASSIGN_OR_RETURN(std::vector<double> rates, Rates(mixes, until));
+    rates = Smoothed(rates);
+    const size_t found = SmallestGoodEnough(RunRates(rates, QueueBytes(mixes)));
+    *depth = mixes[found].reads + mixes[found].writes;
+    *bytes_per_second = rates[found];
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<int> MixedWriteDepth() {
+    const double rate = std::min(profile_.read_bytes_per_second, profile_.write_bytes_per_second);
+    const auto most = static_cast<int>(BytesOf(kMixedSeconds, rate) / profile_.request_bytes);
+    const int together = std::min(profile_.read_depth + profile_.write_depth, most);
+    std::vector<Mix> mixes;
+    for (const int writes : MixedWriteDepths(std::min(profile_.write_depth, together))) {
+      mixes.push_back({.request_bytes = profile_.request_bytes,
+                       .reads = together / 2,
+                       .writes = together / 2,
+                       .mixed_writes = writes});
+    }
+    // The last one lets all writes of the stream go, as all of a queue's depth does.
+    mixes.back().mixed_writes = profile_.write_depth;
+    SPILLWAY_ASSIGN_OR_RETURN(const std::vector<double> rates, Rates(mixes, 1));
+    return mixes[SmallestGoodEnough(rates)].mixed_writes;
+  }
+
+  // Returns the bytes of a queue that holds that much work.
+  uint64_t BytesOf(double seconds, double bytes_per_second) const {
+    return std::clamp(static_cast<uint64_t>(seconds * bytes_per_second), kShortestQueue,
+                      options_.queue_bytes);
   }
 
   static std::vector<uint64_t> QueueBytes(const std::vector<Mix>& mixes) {
@@ -311,7 +347,7 @@ class Calibrator {
   }
 
   static bool IsTooLong(const Mix& mix, double bytes_per_second) {
-    if (mix.is_mixed()) return false;  // its depths were found separately
+    if (mix.mixed_writes > 0) return false;  // its depths were found separately
     return mix.bytes() > kShortestQueue &&
            static_cast<double>(mix.bytes()) > kLongestQueueSeconds * bytes_per_second;
   }
@@ -324,7 +360,7 @@ class Calibrator {
   absl::StatusOr<Passed> Run(const Mix& mix, uint64_t most_bytes, Deadline until) {
     Load load(mix, file_, file_bytes_, memory_, most_bytes);
     absl::Status status = StopStatus();
-    if (mix.is_mixed()) {
+    if (mix.mixed_writes > 0) {
       profile_.mixed_write_depth = mix.mixed_writes;
       engine_.SetDepths(device_, DepthsOf(profile_));
     }
@@ -384,7 +420,9 @@ class Calibrator {
   const double start_ = base::Now();
   uint64_t file_bytes_;
   DeviceProfile profile_;  // the results so far
-  uint64_t hashes_ = 0;    // keeps the compiler from removing the hashing
+  double fill_bytes_per_second_ = 0;
+  double best_[2] = {0, 0};  // by IoOp: the best rate of any request size
+  uint64_t hashes_ = 0;      // keeps the compiler from removing the hashing
 };
 
 }  // namespace
@@ -429,6 +467,16 @@ std::vector<double> RunRates(std::span<const double> rates, std::span<const uint
   return expected;
 }
 
+std::vector<double> LeastShares(std::span<const std::vector<double>> rates) {
+  std::vector<double> shares(rates[0].size(), 1);
+  for (const std::vector<double>& of_kind : rates) {
+    const double best = *std::max_element(of_kind.begin(), of_kind.end());
+    if (best == 0) continue;
+    for (size_t i = 0; i < shares.size(); ++i) shares[i] = std::min(shares[i], of_kind[i] / best);
+  }
+  return shares;
+}
+
 size_t DefaultOrBest(std::span<const double> rates, size_t by_default) {
   const auto best = std::max_element(rates.begin(), rates.end());
   if (rates[by_default] == 0 || rates[by_default] >= kClose * *best) return by_default;
@@ -447,13 +495,15 @@ namespace {
 absl::StatusOr<DeviceProfile> CalibrateHere(const std::string& folder, IoEngine& engine,
                                             uint16_t device, const CalibrationOptions& options) {
   SPILLWAY_CHECK(engine.in_flight() == 0);
-  SPILLWAY_CHECK(options.memory_bytes >= kLeastCalibrationBytes);
+  SPILLWAY_CHECK(options.queue_bytes >= kLeastCalibrationBytes);
+  SPILLWAY_CHECK(options.memory_bytes >= kRequestLadder[0]);
   SPILLWAY_CHECK(options.file_bytes >= kLeastCalibrationBytes);
   SPILLWAY_ASSIGN_OR_RETURN(const DirectFile file, OpenNamelessFile(folder));
-  SPILLWAY_ASSIGN_OR_RETURN(const Mapping memory, MapMemory(options.memory_bytes));
+  const uint64_t memory_bytes = std::min(options.memory_bytes, options.queue_bytes);
+  SPILLWAY_ASSIGN_OR_RETURN(const Mapping memory, MapMemory(memory_bytes));
   SPILLWAY_ASSIGN_OR_RETURN(
       const FileId id, engine.AddFile(file.fd(), absl::StrCat(folder, " (calibration)"), device));
-  const std::span<std::byte> span(memory.get(), options.memory_bytes);
+  const std::span<std::byte> span(memory.get(), memory_bytes);
   engine.AddBuffer(span);
   engine.SetDepths(
       device, {.read = kMaxQueueDepth, .write = kMaxQueueDepth, .mixed_write = kMaxQueueDepth});

@@ -12,7 +12,13 @@
 // calibration cannot tell apart. No queue holds more than 150 ms of work, because an arriving read
 // waits for everything in the queue. Smaller requests cost more CPU time, and larger ones leave
 // less waiting work that a later request can overtake. So requests have kDefaultRequestBytes unless
-// another size is clearly faster.
+// another size is clearly faster over reads, writes and both together.
+//
+// The depths end at kMaxQueueDepth requests or at a quarter of the pinned budget, whichever is
+// less. Memory does not grow with them: where a queue is longer than memory_bytes, several of its
+// transfers share memory. Mapping memory takes 0.1 s/GiB, but 2 to 4 s/GiB on a virtual machine
+// whose host has not backed its pages yet. Transfers that share memory are as fast as others while
+// the memory is larger than a processor's caches (src/adr/0013*).
 
 #ifndef SPILLWAY_IO_STORE_CALIBRATION_H_
 #define SPILLWAY_IO_STORE_CALIBRATION_H_
@@ -33,15 +39,18 @@
 namespace spillway::io {
 
 inline constexpr uint64_t kLeastCalibrationBytes = uint64_t{16} << 20;
-// kMaxQueueDepth requests of 512 KiB.
-inline constexpr uint64_t kMostCalibrationBytes = uint64_t{512} << 20;
+// kMaxQueueDepth requests of the largest size, 2 MiB.
+inline constexpr uint64_t kMostCalibrationBytes = uint64_t{2} << 30;
 
 struct CalibrationOptions {
   // Size of the unnamed, temporary file; at least kLeastCalibrationBytes. On a slow device less is
   // written, and the later steps use only that part.
   uint64_t file_bytes = uint64_t{512} << 20;
-  // Memory for the transfers; at least kLeastCalibrationBytes. It bounds the depths that are tried.
-  uint64_t memory_bytes = kMostCalibrationBytes;
+  // The most bytes under way, which bounds the depths that are tried; at least
+  // kLeastCalibrationBytes.
+  uint64_t queue_bytes = kMostCalibrationBytes;
+  // Memory for the transfers, of which at most queue_bytes are used; at least 2 MiB.
+  uint64_t memory_bytes = uint64_t{512} << 20;
   absl::Duration limit = absl::Seconds(6);  // a short one drops repetitions, then settings
   absl::Duration sample = absl::Milliseconds(60);
   const std::atomic<bool>* stop = nullptr;  // true: ends soon, with Cancelled
@@ -85,6 +94,10 @@ std::vector<double> Smoothed(std::span<const double> rates);
 inline constexpr double kGapSeconds = 0.002;
 inline constexpr double kLongestQueueSeconds = 0.15;
 std::vector<double> RunRates(std::span<const double> rates, std::span<const uint64_t> queue_bytes);
+// Returns, for each setting, the least of its shares of the best rate, over several kinds of load.
+// `rates` has the rates of the settings, by kind; 0 is a rate that was not measured. A kind without
+// a rate does not count. REQUIRES: at least one kind, all of the same number of settings.
+std::vector<double> LeastShares(std::span<const std::vector<double>> rates);
 // Returns `by_default` if it was not measured (rate 0) or if its rate is at least 70% of the best,
 // else the index of the best rate.
 size_t DefaultOrBest(std::span<const double> rates, size_t by_default);

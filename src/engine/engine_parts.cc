@@ -67,14 +67,14 @@ absl::Status CheckOptions(const EngineOptions& options) {
 // options request it.
 absl::Status SetQueues(const EngineOptions& options, const io::Announce& announce, io::Store& store,
                        io::IoEngine& io) {
-  // Measuring takes a quarter of the pinned budget, none of which is in use yet.
-  const uint64_t memory_bytes = std::min(
+  // Measuring takes at most a quarter of the pinned budget, none of which is in use yet.
+  const uint64_t queue_bytes = std::min(
       std::clamp(options.pinned_bytes / 4, io::kLeastCalibrationBytes, io::kMostCalibrationBytes),
       options.pinned_bytes);
   const uint64_t file_bytes = std::min(io::CalibrationOptions().file_bytes, options.store_bytes);
   // Budgets that are smaller gain nothing from measured queues.
   const bool possible =
-      memory_bytes >= io::kLeastCalibrationBytes && file_bytes >= io::kLeastCalibrationBytes;
+      queue_bytes >= io::kLeastCalibrationBytes && file_bytes >= io::kLeastCalibrationBytes;
   if (options.calibration == Calibration::kKeep || !possible) {
     io::ApplyProfiles(store, io);
     return absl::OkStatus();
@@ -82,7 +82,7 @@ absl::Status SetQueues(const EngineOptions& options, const io::Announce& announc
   const bool again = options.calibration == Calibration::kNow;
   const absl::Status status = io::CalibrateStore(
       store, options.store, io, again,
-      {.file_bytes = file_bytes, .memory_bytes = memory_bytes, .stop = options.stop});
+      {.file_bytes = file_bytes, .queue_bytes = queue_bytes, .stop = options.stop});
   if (status.ok() || again || absl::IsCancelled(status)) return status;
   if (announce) {
     announce(

@@ -38,7 +38,7 @@ TEST(CalibrationMemory, HugePagesThatMayNotBeUsedAreNotUsed) {
   const auto engine = *MakeIoEngine(IoKind::kPosix, {}, testing::TempDir());
   const auto profile = Calibrate(testing::TempDir(), *engine, 0,
                                  {.file_bytes = kLeastCalibrationBytes,
-                                  .memory_bytes = kLeastCalibrationBytes,
+                                  .queue_bytes = kLeastCalibrationBytes,
                                   .limit = absl::Milliseconds(300),
                                   .sample = absl::Milliseconds(1)});
   EXPECT_TRUE(profile.ok()) << profile.status();

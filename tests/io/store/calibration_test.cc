@@ -26,7 +26,7 @@ namespace spillway::io {
 namespace {
 
 const CalibrationOptions kQuick = {.file_bytes = 64 << 20,
-                                   .memory_bytes = 32 << 20,
+                                   .queue_bytes = 32 << 20,
                                    .limit = absl::Milliseconds(300),
                                    .sample = absl::Milliseconds(1)};
 
@@ -72,6 +72,17 @@ TEST(Calibration, KeepsTheDefaultUnlessAnotherIsClearlyFaster) {
   EXPECT_EQ(DefaultOrBest(Rates{3, 0, 0}, 1), 1u) << "there was no time for the default";
 }
 
+TEST(Calibration, ASizeCountsWithItsWorstKindOfLoad) {
+  using ByKind = std::vector<Rates>;
+  EXPECT_EQ(LeastShares(ByKind{{10, 5, 8}, {2, 4, 3}}), (Rates{0.5, 0.5, 0.75}));
+  EXPECT_EQ(LeastShares(ByKind{{10, 0, 8}, {4, 0, 0}, {0, 0, 0}}), (Rates{1, 0, 0}))
+      << "what was not measured is not chosen";
+  const auto chosen = [](const ByKind& rates) { return DefaultOrBest(LeastShares(rates), 0); };
+  EXPECT_EQ(chosen({{10, 10, 10}, {6, 10, 9}, {9, 10, 10}}), 1u)
+      << "writes of the default are slow";
+  EXPECT_EQ(chosen({{8, 10, 5}, {8, 6, 10}, {8, 7, 9}}), 0u);
+}
+
 // Each candidate costs a part of a short time limit, and the last ones must not be left out.
 TEST(Calibration, FewDepthsReachFromOneWriteToAllOfTheQueue) {
   EXPECT_EQ(MixedWriteDepths(1), (std::vector<int>{1}));
@@ -115,6 +126,8 @@ class RecordingIoEngine final : public IoEngine {
     }
     engine_->Submit(requests);
     now.most_under_way = std::max(now.most_under_way, engine_->in_flight());
+    const uint64_t bytes = static_cast<uint64_t>(engine_->in_flight()) * requests[0].size_bytes;
+    now.most_bytes_under_way = std::max(now.most_bytes_under_way, bytes);
   }
   void Reap(absl::Duration timeout, std::vector<IoCompletion>* done) override {
     engine_->Reap(timeout, done);
@@ -128,6 +141,7 @@ class RecordingIoEngine final : public IoEngine {
     int reads = 0, writes = 0;
     int most_apart = 0;  // the difference between reads and writes at any time
     int most_under_way = 0;
+    uint64_t most_bytes_under_way = 0;  // all requests of a sample have the same size
   };
   const std::vector<Section>& sections() const { return sections_; }
 
@@ -152,7 +166,7 @@ TEST_P(CalibrationTest, FindsSettingsThatTheDeviceTakes) {
   EXPECT_EQ(profile->request_bytes % kIoAlignment, 0u);
   EXPECT_GE(profile->read_depth, 1);
   EXPECT_LE(static_cast<uint64_t>(profile->read_depth) * profile->request_bytes,
-            kQuick.memory_bytes);
+            kQuick.queue_bytes);
   EXPECT_GE(profile->write_depth, profile->mixed_write_depth);
   EXPECT_GE(profile->mixed_write_depth, 1);
   EXPECT_GT(profile->read_bytes_per_second, 0);
@@ -182,7 +196,7 @@ TEST_P(CalibrationTest, AFailureIsReportedAndNothingStaysInFlight) {
 TEST_P(CalibrationTest, WritesBesideReadsAreMeasuredInAStreamOfBoth) {
   RecordingIoEngine engine(*MakeIoEngine(GetParam(), {}, testing::TempDir()));
   CalibrationOptions options = kQuick;
-  options.memory_bytes = kLeastCalibrationBytes;
+  options.queue_bytes = kLeastCalibrationBytes;
   const auto profile = Calibrate(testing::TempDir(), engine, 0, options);
   ASSERT_TRUE(profile.ok()) << profile.status();
   // The first section has the reads and writes alone, the last one the result.
@@ -199,16 +213,27 @@ TEST_P(CalibrationTest, WritesBesideReadsAreMeasuredInAStreamOfBoth) {
     EXPECT_GT(section.writes, 0);
     EXPECT_LE(section.most_apart, 1);
     EXPECT_LE(static_cast<uint64_t>(section.most_under_way) * profile->request_bytes,
-              options.memory_bytes);
+              options.queue_bytes);
   }
   EXPECT_EQ(sections[1].depths.mixed_write, 1);
   EXPECT_EQ(sections.back().depths, DepthsOf(*profile));
 }
 
+// The depths that are tried do not end with the memory: several requests share it.
+TEST(CalibrationQueues, AreLongerThanTheMemory) {
+  if (!CanRun(IoEngineKind::kUring)) GTEST_SKIP() << kNoIoUring;
+  RecordingIoEngine engine(*MakeIoEngine(IoEngineKind::kUring, {}, testing::TempDir()));
+  CalibrationOptions options = kQuick;
+  options.memory_bytes = 4 << 20;
+  const auto profile = Calibrate(testing::TempDir(), engine, 0, options);
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  EXPECT_GT(engine.sections()[0].most_bytes_under_way, options.memory_bytes);
+}
+
 TEST_P(CalibrationTest, AnErrorNamesTheFolderAndWhatToDo) {
   auto engine = *MakeIoEngine(GetParam(), {}, testing::TempDir());
   CalibrationOptions options = kQuick;
-  options.memory_bytes = uint64_t{1} << 60;
+  options.queue_bytes = options.memory_bytes = uint64_t{1} << 60;
   const absl::Status status = Calibrate(testing::TempDir(), *engine, 0, options).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
   EXPECT_THAT(std::string(status.message()),
@@ -233,9 +258,7 @@ TEST_P(CalibrationTest, StopsWhenItIsAskedTo) {
 }
 
 // Each request takes 10 ms and the requests run one at a time, so the device does at most 100 of
-// them in a second. Each step ends with its share of the time limit. Without a limit, the first
-// sample of request sizes alone takes 256 requests: 64 are under way, 128 more are counted, and
-// then those that are under way are waited for.
+// them in a second. Each step ends with its share of the time limit.
 TEST_P(CalibrationTest, ASlowDeviceIsMeasuredWithinTheLimit) {
   base::Mutex one;
   std::atomic<int> answers = 0;
@@ -247,7 +270,7 @@ TEST_P(CalibrationTest, ASlowDeviceIsMeasuredWithinTheLimit) {
   };
   auto engine = *MakeIoEngine(GetParam(), {.result_hook = slow}, testing::TempDir());
   CalibrationOptions options = kQuick;
-  options.memory_bytes = 128 << 20;
+  options.queue_bytes = 128 << 20;
   options.limit = absl::Seconds(1);
   options.sample = absl::Milliseconds(20);
   const auto profile = Calibrate(testing::TempDir(), *engine, 0, options);

@@ -148,7 +148,7 @@ class Bench {
       Report(i);
       SPILLWAY_ASSIGN_OR_RETURN(const io::DeviceProfile profile,
                                 io::Calibrate(folder.path(), *ring_, device,
-                                              {.memory_bytes = CalibrationBytes(),
+                                              {.queue_bytes = CalibrationBytes(),
                                                .limit = CalibrationTime(),
                                                .stop = &interrupted_}));
       report_.profiles.push_back(profile);
@@ -180,8 +180,8 @@ class Bench {
     return absl::OkStatus();
   }
 
-  // A quarter of the memory that bytes move through, as an engine calibrates with a quarter of its
-  // pinned budget.
+  // A quarter of the memory that bytes move through, as an engine's queues are measured with up to
+  // a quarter of its pinned budget.
   uint64_t CalibrationBytes() const {
     return std::clamp(memory_bytes_ / 4, io::kLeastCalibrationBytes, io::kMostCalibrationBytes);
   }
