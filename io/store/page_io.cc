@@ -498,6 +498,7 @@ void PageIo::ShareHashing() {
          to_hash_.front().content.size() >= kLeastShared && helpers_.Offer(to_hash_.front())) {
     to_hash_bytes_ -= to_hash_.front().content.size();
     to_hash_.pop_front();
+    ++helper_pages_;
   }
 }
 

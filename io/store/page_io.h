@@ -112,6 +112,8 @@ class PageIo {
   base::Busy hashing() const;
   // How many threads hash at most, with the caller's.
   int hash_threads() const { return helpers_.num_threads() + 1; }
+  // Pages that the other threads took to hash: none while the devices limit.
+  uint64_t helper_pages() const { return helper_pages_; }
   const base::DuplexMeter& moved() const { return moved_; }  // by IoOp
 
   // Operations whose result was not reaped yet.
@@ -227,6 +229,7 @@ class PageIo {
   uint64_t to_hash_bytes_ = 0;
   std::vector<HashThreads::Job> hashed_;
   uint64_t hashed_bytes_ = 0, hashed_pages_ = 0;
+  uint64_t helper_pages_ = 0;
   uint64_t left_bytes_ = 0;  // of pages that the caller hashes
   base::Busy timed_;
   base::DuplexMeter moved_;
