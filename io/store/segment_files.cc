@@ -11,6 +11,7 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
+#include "src/base/bytes.h"
 #include "src/base/errno_status.h"
 #include "src/base/status_macros.h"
 
@@ -28,17 +29,31 @@ constexpr uint64_t kMaxFileBytes = uint64_t{1} << 43;
 // Bound on open files. The ring does not register more either.
 constexpr uint64_t kMaxOpenFiles = 256;
 
+// Memory of this size is cleared in a millisecond or less, so signals do not keep it from ending.
+constexpr uint64_t kLeastPieceBytes = uint64_t{1} << 20;
+
 uint64_t MaxDescriptors() {
   rlimit limit;
   return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : kMaxOpenFiles;
 }
 
+// After a signal, allocates in pieces of half the size. On tmpfs some kernels end the call at a
+// signal and give all of its memory back (6.18 does not), and clearing 1 GiB takes longer than
+// signals may be apart. A failure may leave a part allocated.
 int Fallocate(int fd, uint64_t offset, uint64_t size_bytes) {
-  int result;
-  do {
-    result = ::fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(size_bytes));
-  } while (result != 0 && errno == EINTR);
-  return result;
+  uint64_t piece = size_bytes;
+  while (size_bytes > 0) {
+    const uint64_t now = std::min(piece, size_bytes);
+    if (::fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(now)) == 0) {
+      offset += now;
+      size_bytes -= now;
+    } else if (errno == EINTR) {
+      piece = std::max(base::RoundUp(now / 2, kIoAlignment), kLeastPieceBytes);
+    } else {
+      return -1;
+    }
+  }
+  return 0;
 }
 
 // Returns the bytes that the file system has allocated for a file.

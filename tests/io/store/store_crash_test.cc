@@ -501,5 +501,24 @@ TEST(StoreCommit, DataAndFoldersAreSyncedBeforeTheCatalogIsWritten) {
   EXPECT_EQ(witnesses, 2) << "one in each folder";
 }
 
+// On tmpfs, with some kernels, a signal ends a fallocate that takes long, and nothing of it is
+// left.
+TEST(StoreGrowth, GetsAheadBetweenSignals) {
+  constexpr uint32_t kBytes = 24 << 20;
+  TempFolder folder(FastPlace());
+  NamingIoEngine io;
+  auto store = Store::Open({.folders = {folder / "a"}, .scratch = true}, &io);
+  ASSERT_TRUE(store.ok()) << store.status();
+  hook::most_allocated_bytes = 2 << 20;
+  hook::interruptions = 0;
+  const absl::StatusOr<Extent> extent = (*store)->Allocate(kBytes);
+  hook::most_allocated_bytes = 0;
+  ASSERT_TRUE(extent.ok()) << extent.status();
+  EXPECT_GE(hook::interruptions, 1);
+  EXPECT_LE(hook::interruptions, 10) << "each shortens the next call";
+  EXPECT_GE(std::filesystem::file_size((*store)->Path(*extent)), uint64_t{kBytes});
+  (*store)->Release(*extent);
+}
+
 }  // namespace
 }  // namespace spillway::io

@@ -36,6 +36,10 @@ struct Plan {
   std::vector<std::pair<long, std::string>>* log = nullptr;  // each call and its file
 };
 inline Plan plan;
+// A signal ends each fallocate of more bytes than this. It does so 1,000 times at most, so that a
+// caller that only tries again ends, too.
+inline off_t most_allocated_bytes = 0;  // 0: no signal comes
+inline int interruptions = 0;
 inline bool refuses_direct = false;  // each open with O_DIRECT, as some file systems do
 
 inline void Arm(Deed deed, int at, int error = 0, int only = -1) {
@@ -165,7 +169,14 @@ int ftruncate(int fd, off_t size) noexcept {
 }
 int ftruncate64(int fd, off64_t size) noexcept { return ftruncate(fd, size); }
 int fallocate(int fd, int mode, off_t offset, off_t size) {
-  if (spillway::io::hook::Meet(SYS_fallocate, fd)) return -1;
+  namespace hook = spillway::io::hook;
+  if (hook::most_allocated_bytes > 0 && size > hook::most_allocated_bytes &&
+      hook::interruptions < 1000) {
+    ++hook::interruptions;
+    errno = EINTR;
+    return -1;
+  }
+  if (hook::Meet(SYS_fallocate, fd)) return -1;
   return spillway::io::hook::Done(static_cast<int>(syscall(SYS_fallocate, fd, mode, offset, size)),
                                   [&](auto& o) { o.Allocated(fd, mode, offset, size); });
 }
