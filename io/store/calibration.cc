@@ -40,6 +40,7 @@
 #include "io/checksum.h"
 #include "io/deadline.h"
 #include "io/nameless_file.h"
+#include "io/store/calibration_ladder.h"
 #include "io/store/page_io.h"
 #include "src/base/bytes.h"
 #include "src/base/check.h"
@@ -74,20 +75,10 @@ constexpr uint64_t kUnderWay = uint64_t{128} << 20;
 // as long, and five numbers are to be measured in the step's 1 s.
 constexpr double kMixedSeconds = 0.05;
 constexpr int kRepetitions = 3;
-constexpr double kGoodEnough = 0.97;  // of the best rate
-constexpr double kClose = 0.7;        // of the best rate; below it, a rate is clearly slower
 // A depth of reads that could reach less than this part of the best rate in a run is not measured.
 constexpr double kLeastReached = 0.75;
 constexpr uint32_t kFillBytes = 1 << 20;
 constexpr uint64_t kLeastFileBytes = 2 * (2 << 20);  // room for the largest request in each half
-
-// Returns the median, the mean of the middle two of an even number, or 0 if there are none.
-double Median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
 
 struct Unmap {
   size_t size_bytes = 0;
@@ -437,57 +428,6 @@ QueueDepths DepthsOf(const DeviceProfile& profile) {
 double SecondsBehindWrites(const DeviceProfile& profile) {
   return static_cast<double>(profile.write_depth) * profile.request_bytes /
          profile.write_bytes_per_second;
-}
-
-size_t SmallestGoodEnough(std::span<const double> rates) {
-  const double enough = kGoodEnough * *std::max_element(rates.begin(), rates.end());
-  const auto is_enough = [enough](double rate) { return rate >= enough; };
-  return static_cast<size_t>(std::find_if(rates.begin(), rates.end(), is_enough) - rates.begin());
-}
-
-std::vector<double> Smoothed(std::span<const double> rates) {
-  std::vector<double> smoothed;
-  for (size_t i = 0; i < rates.size(); ++i) {
-    std::vector<double> near;
-    for (size_t j = i - std::min<size_t>(i, 1); j < std::min(i + 2, rates.size()); ++j) {
-      if (rates[j] > 0) near.push_back(rates[j]);
-    }
-    smoothed.push_back(rates[i] > 0 ? Median(std::move(near)) : 0);
-  }
-  return smoothed;
-}
-
-std::vector<double> RunRates(std::span<const double> rates, std::span<const uint64_t> queue_bytes) {
-  std::vector<double> expected;
-  for (size_t i = 0; i < rates.size(); ++i) {
-    const auto bytes = static_cast<double>(queue_bytes[i]);
-    const bool is_too_long = i > 0 && bytes > kLongestQueueSeconds * rates[i];
-    expected.push_back(is_too_long ? 0 : rates[i] * bytes / (bytes + rates[i] * kGapSeconds));
-  }
-  return expected;
-}
-
-std::vector<double> LeastShares(std::span<const std::vector<double>> rates) {
-  std::vector<double> shares(rates[0].size(), 1);
-  for (const std::vector<double>& of_kind : rates) {
-    const double best = *std::max_element(of_kind.begin(), of_kind.end());
-    if (best == 0) continue;
-    for (size_t i = 0; i < shares.size(); ++i) shares[i] = std::min(shares[i], of_kind[i] / best);
-  }
-  return shares;
-}
-
-size_t DefaultOrBest(std::span<const double> rates, size_t by_default) {
-  const auto best = std::max_element(rates.begin(), rates.end());
-  if (rates[by_default] == 0 || rates[by_default] >= kClose * *best) return by_default;
-  return static_cast<size_t>(best - rates.begin());
-}
-
-std::vector<int> MixedWriteDepths(int most) {
-  std::vector<int> depths;
-  for (int writes = 1; writes < most; writes *= 4) depths.push_back(writes);
-  depths.push_back(most);
-  return depths;
 }
 
 namespace {

@@ -17,6 +17,7 @@
 #include "absl/time/clock.h"
 #include "io/faulty_io_engine.h"
 #include "io/make_io_engine.h"
+#include "io/store/calibration_ladder.h"
 #include "src/base/mutex.h"
 #include "tests/io/io_test_util.h"
 #include "tests/io/io_uring_here.h"
