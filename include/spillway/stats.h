@@ -28,7 +28,9 @@ struct Occupancy {
   uint64_t peak_bytes = 0;
 };
 
-// How steps follow plans (EngineOptions::plan_steps).
+// How steps follow plans (EngineOptions::plan_steps). The first Stats that shows a plan's bounds
+// computes them, which takes up to half as long as planning (0.2 s of CPU for 10,000 tiles, 2 s for
+// a million). If there is no memory for that, they are zero.
 struct PlanStats {
   uint64_t plans = 0;  // plans made
   uint64_t steps = 0;  // steps that followed a plan from their first transfer to their last

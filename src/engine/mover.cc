@@ -201,6 +201,7 @@ absl::Status Mover::Discard(TileIndex tile) {
 }
 
 absl::Status Mover::EndStep() {
+  if (plans_ != nullptr) plans_->Start();
   const Entry entry(this);
   SPILLWAY_RETURN_IF_ERROR(WaitForTurn());
   if (plans_ != nullptr) {
@@ -257,6 +258,7 @@ absl::Status Mover::WaitForPlan() {
 EngineStats Mover::Stats() {
   EngineStats stats;
   StepPlanner::LastStep last;
+  std::shared_ptr<const PlanFollower> followed;
   plan::Rates rates;
   {
     const Entry entry(this);
@@ -265,6 +267,7 @@ EngineStats Mover::Stats() {
     stats.plan.not_planned = not_planned_;
     stats.plan.plans = planner_.plans_made();
     last = planner_.last_step();
+    followed = pager_.plan().last_followed();
     rates = rates_.rates();
     const OverlapMeter& meter = waits_.meter();
     stats.io_seconds = meter.io_seconds();
@@ -273,10 +276,22 @@ EngineStats Mover::Stats() {
     if (transfers().has_store())
       stats.tiers[static_cast<size_t>(Tier::kNvme)] = transfers().store_room();
   }
-  const TimeBound bound = last.At(rates);  // slow, so it is computed without the lock
-  stats.plan.time_bound_seconds = bound.seconds;
-  stats.plan.compute_seconds = bound.computing;
-  stats.plan.transfer_seconds = bound.transfers;
+  if (plans_ == nullptr) return stats;
+  // Bounds are slow, so they are computed without the lock.
+  try {
+    if (followed != nullptr) {
+      const plan::BytesBound& bytes = followed->Bound().bytes();
+      stats.plan.bytes_bound = bytes.total();
+      stats.plan.nvme_bytes_bound = bytes.nvme;
+    }
+    const TimeBound bound = last.At(rates);
+    stats.plan.time_bound_seconds = bound.seconds;
+    stats.plan.compute_seconds = bound.computing;
+    stats.plan.transfer_seconds = bound.transfers;
+  } catch (const std::bad_alloc&) {  // bounds that there is no memory for stay zero
+  }
+  plans_->Free(std::move(followed));
+  plans_->Free(std::move(last.plan));
   return stats;
 }
 

@@ -11,8 +11,11 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "src/base/check.h"
+#include "src/base/errno_status.h"
 #include "src/base/interrupt.h"
+#include "src/base/status_macros.h"
 #include "src/plan/make_plan.h"
 #include "src/plan/reserve.h"
 
@@ -35,6 +38,7 @@ void LowerPriority() {
 
 PlanService::PlanService(const plan::PlanOptions& options) : options_(options) {
   options_.stop = &stops_;
+  Start();
 }
 
 PlanService::~PlanService() {
@@ -43,32 +47,34 @@ PlanService::~PlanService() {
     MutexLock lock(&mu_);
     changed_.NotifyAll();
   }
+  MutexLock starting(&start_mu_);
   if (thread_.joinable()) thread_.join();
 }
 
-void PlanService::Make(TraceMaker step) {
-  {
-    MutexLock lock(&mu_);
-    SPILLWAY_CHECK(!is_making_ && !made_);
-    asked_ = std::move(step);
-    is_making_ = true;
-    changed_.NotifyAll();
-  }
-  if (StartThread()) return;
-  MutexLock lock(&mu_);
-  made_ = MakeNow(std::exchange(asked_, nullptr));
-  is_making_ = false;
-  changed_.NotifyAll();
-}
-
-bool PlanService::StartThread() {
-  if (thread_.joinable()) return true;
+void PlanService::Start() {
+  MutexLock starting(&start_mu_);
+  if (thread_.joinable()) return;
+  absl::Status started;
   try {
     thread_ = std::thread(&PlanService::Run, this);
-  } catch (const std::system_error&) {
-    return false;
+  } catch (const std::system_error& error) {
+    const absl::Status status =
+        base::ThreadErrorToStatus(error.code().value(), "the thread that plans steps");
+    started = absl::Status(status.code(),
+                           absl::StrCat(status.message(), "; the next EndStep tries again"));
   }
-  return true;
+  MutexLock lock(&mu_);
+  started_ = std::move(started);
+}
+
+absl::Status PlanService::Make(TraceMaker step) {
+  MutexLock lock(&mu_);
+  SPILLWAY_CHECK(!is_making_ && !made_);
+  SPILLWAY_RETURN_IF_ERROR(started_);
+  asked_ = std::move(step);
+  is_making_ = true;
+  changed_.NotifyAll();
+  return absl::OkStatus();
 }
 
 bool PlanService::is_busy() const {
@@ -92,7 +98,7 @@ absl::Status PlanService::Wait() {
 }
 
 void PlanService::Free(std::shared_ptr<const void> what) {
-  if (what == nullptr || !StartThread()) return;
+  if (what == nullptr) return;
   MutexLock lock(&mu_);
   left_.push_back(std::move(what));
   changed_.NotifyAll();
@@ -125,13 +131,13 @@ PlanService::Made PlanService::MakeNow(const TraceMaker& step) const {
   try {
     return Plan(step);
   } catch (const std::bad_alloc&) {
-    return {.plan = absl::ResourceExhaustedError("there is not enough memory to plan the step")};
+    return absl::ResourceExhaustedError("there is not enough memory to plan the step");
   }
 }
 
 PlanService::Made PlanService::Plan(const TraceMaker& step) const {
   plan::Trace trace = step(stops_);
-  if (absl::Status status = plan::Validate(trace, &stops_); !status.ok()) return {.plan = status};
+  SPILLWAY_RETURN_IF_ERROR(plan::Validate(trace, &stops_));
   plan::PlanOptions options = options_;
   const plan::Reserve reserve = plan::ReserveFor(trace, options.frame_alignment, &stops_);
   options.device_reserve_bytes = reserve.device_bytes;
@@ -140,14 +146,9 @@ PlanService::Made PlanService::Plan(const TraceMaker& step) const {
   // If the step's leases or its reserved frames leave no room for the reserve, the plan is made
   // without it. Some leases are slower then.
   if (!plan.ok() && reserve != plan::Reserve{}) plan = plan::MakePlan(trace, options_);
-  if (!plan.ok()) return {.plan = plan.status()};
-  const plan::BytesBound bytes = plan::BoundBytes(trace, options_);
-  auto bound = std::make_shared<const plan::SecondsBound>(trace, options_, bytes);
+  SPILLWAY_RETURN_IF_ERROR(plan.status());
   plan->options.stop = nullptr;  // the service may end before the plan does
-  if (stops_) return {.plan = absl::CancelledError("the engine closes")};
-  return {.plan = std::make_shared<PlanFollower>(
-              StepPlan{std::move(trace), *std::move(plan), bytes}, &stops_),
-          .bound = std::move(bound)};
+  return std::make_shared<PlanFollower>(StepPlan{std::move(trace), *std::move(plan)}, &stops_);
 }
 
 }  // namespace spillway::engine

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "src/base/bytes.h"
 #include "src/base/status_macros.h"
+#include "src/plan/bounds.h"
 
 namespace spillway::engine {
 
@@ -147,15 +148,13 @@ absl::StatusOr<std::shared_ptr<PlanFollower>> StepPlanner::Next() {
   if (found == known_.end()) return nullptr;
   Known& next = found->second;
   if (next.request == 0) {
-    if (next.plan != nullptr) left_.push_back(std::exchange(next.plan, nullptr));
     next.failure = absl::OkStatus();
     if (service_->is_busy()) return nullptr;
+    SPILLWAY_RETURN_IF_ERROR(service_->Make(TraceOf(next)));
     next.request = ++requests_;
-    service_->Make(TraceOf(next));
-    TakeMade();  // the plan may have been made at once
   }
   SPILLWAY_RETURN_IF_ERROR(next.failure);
-  return next.plan;
+  return next.plan_request == next.request ? next.plan : nullptr;
 }
 
 // Takes the plan that was made, if any. A plan is not used if its step has changed since it was
@@ -166,27 +165,27 @@ void StepPlanner::TakeMade() {
   ++plans_made_;
   for (auto& [fingerprint, step] : known_) {
     if (step.request != requests_) continue;
-    step.failure = made->plan.status();
-    if (!made->plan.ok()) return;
-    step.plan = *std::move(made->plan);
-    step.bound = std::move(made->bound);
+    step.failure = made->status();
+    left_.push_back(std::exchange(step.plan, made->ok() ? **std::move(made) : nullptr));
+    step.plan_request = requests_;
     return;
   }
-  if (made->plan.ok()) left_.push_back(*std::move(made->plan));
+  if (made->ok()) left_.push_back(**std::move(made));
 }
 
 StepPlanner::LastStep StepPlanner::last_step() const {
   if (last_ == 0) return {};
-  return {.events = last_events_, .bound = known_.at(last_).bound};
+  return {.events = last_events_, .plan = known_.at(last_).plan};
 }
 
 TimeBound StepPlanner::LastStep::At(const plan::Rates& rates) const {
-  if (bound == nullptr) return {};
+  if (plan == nullptr) return {};
+  const plan::SecondsBound& bound = plan->Bound();
   const std::vector<double> computing =
       events->Read([](const plan::EventLog& log) { return plan::SecondsBound::Computing(log); });
-  return {.seconds = bound->Seconds(computing, rates),
+  return {.seconds = bound.Seconds(computing, rates),
           .computing = std::accumulate(computing.begin(), computing.end(), 0.0),
-          .transfers = bound->Transfers(rates)};
+          .transfers = bound.Transfers(rates)};
 }
 
 }  // namespace spillway::engine

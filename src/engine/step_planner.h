@@ -25,7 +25,6 @@
 #include "src/engine/pager/tile_table.h"
 #include "src/engine/plan_service.h"
 #include "src/engine/rate_meter.h"
-#include "src/plan/bounds.h"
 #include "src/plan/plan.h"
 #include "src/plan/tile_bits.h"
 #include "src/plan/trace.h"
@@ -94,16 +93,18 @@ class StepPlanner {
   // The plan of the step that is expected. Null if no step is expected, as after one that was too
   // long to record, and while the plan is being made; call again later. Only one caller may follow
   // the plan. It drops the plan before the next EndStep if Next returns another one by then.
-  // ResourceExhausted: the step does not fit. InvalidArgument: leases did not end in the step in
-  // which they began, or the trace is invalid in another way.
+  // ResourceExhausted: the step does not fit, or no thread can be started to make the plan: call
+  // again later. InvalidArgument: leases did not end in the step in which they began, or the trace
+  // is invalid in another way.
   absl::StatusOr<std::shared_ptr<PlanFollower>> Next();
   // Whether nothing was recorded since the last step's end.
   bool is_between_steps() const { return recorder_.num_events() == 0 && !is_too_long_; }
 
-  // The step that ended last. Its time bound may be computed later and on another thread.
+  // The step that ended last. Its time bound may be computed later and on another thread. Whoever
+  // holds the plan gives it to PlanService::Free.
   struct LastStep {
     std::shared_ptr<StepEvents> events;
-    std::shared_ptr<const plan::SecondsBound> bound;  // null if the step has no plan
+    std::shared_ptr<const PlanFollower> plan;  // the newest; null if the step has none
     TimeBound At(const plan::Rates& rates) const;
   };
   LastStep last_step() const;
@@ -124,9 +125,9 @@ class StepPlanner {
     // The number of the request for that plan, which is made, failed or being made; zero if the
     // plan was not requested.
     uint64_t request = 0;
-    std::shared_ptr<PlanFollower> plan;
+    std::shared_ptr<PlanFollower> plan;  // the newest that was made
+    uint64_t plan_request = 0;           // the request that it was made for
     absl::Status failure;
-    std::shared_ptr<const plan::SecondsBound> bound;
   };
 
   // A step with more events than this is not recorded. A step in which some hundred micro-batches

@@ -42,6 +42,8 @@ class SecondsBound {
 
   SecondsBound(const Trace& trace, const PlanOptions& budgets, const BytesBound& bytes);
 
+  const BytesBound& bytes() const { return bytes_; }
+
   // Returns the seconds of computing in each part of the period. Events are cut into at most 64
   // parts; the cut depends on the number of events alone.
   static std::vector<double> Computing(const EventLog& events);

@@ -158,7 +158,7 @@ class PlannedSimulation : public PagerSimulation {
     }
     if (!plan.ok()) return;
     pager_.plan().Follow(
-        std::make_shared<PlanFollower>(StepPlan{std::move(trace), *std::move(plan), {}}));
+        std::make_shared<PlanFollower>(StepPlan{std::move(trace), *std::move(plan)}));
     Pump();
   }
 

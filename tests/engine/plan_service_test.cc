@@ -10,14 +10,20 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <future>
+#include <memory>
 #include <new>
 #include <optional>
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "spillway/interrupt.h"
+#include "src/plan/bounds.h"
 #include "src/plan/make_plan.h"
+#include "tests/engine/no_new_threads.h"
 
 namespace spillway::engine {
 namespace {
@@ -49,21 +55,36 @@ TEST(PlanService, MakesThePlanThatIsMadeAtOnceToo) {
   EXPECT_FALSE(service.is_busy());
   EXPECT_FALSE(service.Take().has_value());
   for (uint64_t request = 1; request <= 3; ++request) {
-    service.Make([&](const auto&) { return trace; });
+    ASSERT_TRUE(service.Make([&](const auto&) { return trace; }).ok());
     EXPECT_TRUE(service.is_busy());
     ASSERT_TRUE(service.Wait().ok());
     EXPECT_TRUE(service.is_busy()) << "until it is taken";
     const std::optional<PlanService::Made> made = service.Take();
     ASSERT_TRUE(made.has_value());
     EXPECT_FALSE(service.is_busy());
-    ASSERT_TRUE(made->plan.ok()) << made->plan.status();
-    EXPECT_TRUE(made->bound != nullptr);
+    ASSERT_TRUE(made->ok()) << made->status();
     const auto at_once = plan::MakePlan(trace, HalfOf(100));
     ASSERT_TRUE(at_once.ok()) << at_once.status();
-    EXPECT_EQ((*made->plan)->step().plan.bytes, at_once->bytes);
-    EXPECT_EQ((*made->plan)->step().plan.seam, at_once->seam);
-    EXPECT_GT((*made->plan)->step().bound.total(), 0u);
+    const PlanFollower& follower = ***made;
+    EXPECT_EQ(follower.step().plan.bytes, at_once->bytes);
+    EXPECT_EQ(follower.step().plan.seam, at_once->seam);
   }
+}
+
+TEST(PlanService, TheBoundsOfAPlanAreComputedOnceForAllWhoAsk) {
+  const plan::Trace trace = TilesTwice(100);
+  PlanService service(HalfOf(100));
+  ASSERT_TRUE(service.Make([&](const auto&) { return trace; }).ok());
+  ASSERT_TRUE(service.Wait().ok());
+  const auto made = *service.Take();
+  ASSERT_TRUE(made.ok()) << made.status();
+  auto other = std::async(std::launch::async, [plan = *made] { return &plan->Bound(); });
+  const plan::SecondsBound& bound = (*made)->Bound();
+  EXPECT_EQ(other.get(), &bound);
+  const plan::BytesBound bytes = plan::BoundBytes(trace, HalfOf(100));
+  EXPECT_GT(bytes.nvme, 0u);
+  EXPECT_EQ(bound.bytes().nvme, bytes.nvme);
+  EXPECT_EQ(bound.bytes().device, bytes.device);
 }
 
 // A program that runs under `nice` lowers the priority of every thread.
@@ -77,10 +98,11 @@ TEST(PlanService, ItsThreadHasALowerPriorityThanItsCallers) {
       ASSERT_EQ(::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), nice), 0);
       int planner = -1;
       PlanService service(HalfOf(100));
-      service.Make([&](const auto&) {
+      const absl::Status asked = service.Make([&](const auto&) {
         planner = priority();
         return TilesTwice(100);
       });
+      ASSERT_TRUE(asked.ok()) << asked;
       ASSERT_TRUE(service.Wait().ok());
       EXPECT_EQ(planner, std::min(nice + 10, 19));
       EXPECT_EQ(priority(), nice);
@@ -101,42 +123,73 @@ TEST(PlanService, LeavesOutTheReserveIfReservedFramesTakeItsRoom) {
   for (size_t i = 0; i < trace.events.size(); ++i)
     trace.events[i].thread = static_cast<uint16_t>(i / 2 % 2);
   PlanService service({.device_bytes = 10 * kTileBytes, .pinned_bytes = kTiles * kTileBytes});
-  service.Make([&](const auto&) { return trace; });
+  ASSERT_TRUE(service.Make([&](const auto&) { return trace; }).ok());
   ASSERT_TRUE(service.Wait().ok());
   const std::optional<PlanService::Made> made = service.Take();
   ASSERT_TRUE(made.has_value());
-  ASSERT_TRUE(made->plan.ok()) << made->plan.status();
-  EXPECT_EQ((*made->plan)->step().plan.options.pinned_reserve_bytes, 0u);
+  ASSERT_TRUE(made->ok()) << made->status();
+  EXPECT_EQ((**made)->step().plan.options.pinned_reserve_bytes, 0u);
 }
 
 TEST(PlanService, WithoutMemoryThereIsNoPlan) {
   PlanService service(HalfOf(100));
-  service.Make([](const auto&) -> plan::Trace { throw std::bad_alloc(); });
+  ASSERT_TRUE(service.Make([](const auto&) -> plan::Trace { throw std::bad_alloc(); }).ok());
   ASSERT_TRUE(service.Wait().ok());
-  EXPECT_TRUE(absl::IsResourceExhausted(service.Take()->plan.status()));
-  service.Make([](const auto&) { return TilesTwice(100); });
+  EXPECT_TRUE(absl::IsResourceExhausted(service.Take()->status()));
+  ASSERT_TRUE(service.Make([](const auto&) { return TilesTwice(100); }).ok());
   ASSERT_TRUE(service.Wait().ok());
-  EXPECT_TRUE(service.Take()->plan.ok());
+  EXPECT_TRUE(service.Take()->ok());
+}
+
+TEST(PlanService, WithoutAThreadThereIsNoPlanUntilOneCanBeStarted) {
+  std::optional<PlanService> service;
+  const auto held = std::make_shared<int>();
+  {
+    const NoNewThreads none;
+    service.emplace(HalfOf(100));
+    service->Start();
+    bool is_called = false;
+    const absl::Status asked = service->Make([&](const auto&) {
+      is_called = true;
+      return TilesTwice(100);
+    });
+    EXPECT_TRUE(absl::IsResourceExhausted(asked)) << asked;
+    EXPECT_TRUE(absl::StartsWith(asked.message(), "cannot start the thread that plans steps: "))
+        << asked;
+    EXPECT_TRUE(absl::EndsWith(asked.message(), "; the next EndStep tries again")) << asked;
+    EXPECT_FALSE(is_called);
+    EXPECT_FALSE(service->is_busy());
+    EXPECT_TRUE(service->Wait().ok());
+    EXPECT_FALSE(service->Take().has_value());
+    service->Free(held);
+  }
+  EXPECT_EQ(held.use_count(), 2) << "it is not freed by the caller";
+  service->Start();
+  ASSERT_TRUE(service->Make([](const auto&) { return TilesTwice(100); }).ok());
+  ASSERT_TRUE(service->Wait().ok());
+  EXPECT_TRUE(service->Take()->ok());
+  EXPECT_EQ(held.use_count(), 1);
 }
 
 TEST(PlanService, SaysWhyThereIsNoPlan) {
   plan::PlanOptions none = HalfOf(100);
   none.device_bytes = kTileBytes - 1;
   PlanService service(none);
-  service.Make([](const auto&) { return TilesTwice(100); });
+  ASSERT_TRUE(service.Make([](const auto&) { return TilesTwice(100); }).ok());
   ASSERT_TRUE(service.Wait().ok());
   const std::optional<PlanService::Made> made = service.Take();
   ASSERT_TRUE(made.has_value());
-  EXPECT_TRUE(absl::IsResourceExhausted(made->plan.status())) << made->plan.status();
+  EXPECT_TRUE(absl::IsResourceExhausted(made->status())) << made->status();
 }
 
 TEST(PlanService, AnInterruptEndsAWaitAndThePlanIsStillMade) {
   PlanService service(HalfOf(100));
   std::promise<void> go_on;
-  service.Make([may_end = go_on.get_future().share()](const auto&) {
+  const absl::Status asked = service.Make([may_end = go_on.get_future().share()](const auto&) {
     may_end.wait();
     return TilesTwice(100);
   });
+  ASSERT_TRUE(asked.ok()) << asked;
   SetInterrupt([] { return true; });
   const absl::Status status = service.Wait();
   SetInterrupt({});
@@ -145,13 +198,42 @@ TEST(PlanService, AnInterruptEndsAWaitAndThePlanIsStillMade) {
   ASSERT_TRUE(service.Wait().ok());
   const std::optional<PlanService::Made> made = service.Take();
   ASSERT_TRUE(made.has_value());
-  EXPECT_TRUE(made->plan.ok()) << made->plan.status();
+  EXPECT_TRUE(made->ok()) << made->status();
+}
+
+// The moments are spread over the time that a plan takes, and beyond.
+TEST(PlanService, MakingAPlanMayBeStoppedAtAnyMoment) {
+  constexpr plan::TileIndex kMany = 5'000;
+  const plan::Trace trace = TilesTwice(kMany);
+  std::atomic<bool> stop = false;
+  plan::PlanOptions options = HalfOf(kMany);
+  options.stop = &stop;
+  const auto make = [&] {
+    auto plan = plan::MakePlan(trace, options);
+    if (!plan.ok()) return plan.status();
+    const PlanFollower follower(StepPlan{trace, *std::move(plan)}, &stop);
+    return stop ? absl::CancelledError() : absl::OkStatus();
+  };
+  const auto begin = std::chrono::steady_clock::now();
+  ASSERT_TRUE(make().ok());
+  const auto time = std::chrono::steady_clock::now() - begin;
+  constexpr int kMoments = 20;
+  for (int moment = 0; moment < kMoments; ++moment) {
+    stop = false;
+    std::thread stopper([&] {
+      std::this_thread::sleep_for(time * moment / kMoments);
+      stop = true;
+    });
+    const absl::Status made = make();
+    stopper.join();
+    EXPECT_TRUE(made.ok() || absl::IsCancelled(made)) << made;
+  }
 }
 
 TEST(PlanService, MayBeClosedWhileAPlanIsBeingMade) {
   constexpr plan::TileIndex kMany = 50'000;
   PlanService service(HalfOf(kMany));
-  service.Make([](const auto&) { return TilesTwice(kMany); });
+  ASSERT_TRUE(service.Make([](const auto&) { return TilesTwice(kMany); }).ok());
 }
 
 }  // namespace

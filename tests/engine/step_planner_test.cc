@@ -5,6 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <optional>
+
+#include "tests/engine/no_new_threads.h"
 
 namespace spillway::engine {
 namespace {
@@ -161,6 +164,57 @@ TEST_F(StepPlannerTest, AReservedFrameVoidsThePlansThatHaveAFrameThere) {
   EXPECT_FALSE(IsPlannedAnew());
   ++reserved_.given_back;
   EXPECT_TRUE(IsPlannedAnew()) << "to use the room";
+}
+
+TEST(StepPlannerAlone, AStepIsPlannedLaterIfNoThreadCouldBeStarted) {
+  TileTable tiles;
+  plan::TileBits with_bytes;
+  std::optional<PlanService> service;
+  {
+    const NoNewThreads none;
+    service.emplace(kBudgets);
+  }
+  StepPlanner planner(kBudgets, &tiles, &*service);
+  tiles.emplace_back().size_bytes = 4096;
+  with_bytes.Set(0);
+  planner.AddTile(0, 0);
+  for (int step = 0; step < 3; ++step) {
+    planner.Recording()->Acquire(0, Tier::kPinned, Access::kRead, 0, 0);
+    planner.Recording()->Release(0, Tier::kPinned, Access::kRead, 0);
+    ASSERT_TRUE(planner.EndStep(0, {.with_bytes = with_bytes}).ok());
+    if (step == 2) service->Start();
+    const auto next = planner.Next();
+    EXPECT_EQ(absl::IsResourceExhausted(next.status()), step < 2) << next.status();
+    EXPECT_EQ(planner.plans_made(), 0u);
+  }
+  ASSERT_TRUE(service->Wait().ok());
+  const auto next = planner.Next();
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_NE(*next, nullptr);
+}
+
+// Registering a tile with a reserved frame makes the plan out of date.
+TEST_F(StepPlannerTest, AStepKeepsItsTimeBoundWhileItsPlanIsMadeAgain) {
+  AddTiles(1);
+  const auto lease = [&](double now) {
+    planner_.Recording()->Acquire(0, Tier::kPinned, Access::kRead, now, now);
+    planner_.Recording()->Release(0, Tier::kPinned, Access::kRead, now + 1);
+  };
+  lease(0);
+  ASSERT_TRUE(EndStep(1).ok());
+  const auto before = planner_.Next();
+  ASSERT_TRUE(before.ok());
+  ASSERT_NE(*before, nullptr);
+  lease(1);
+  const TilesNow tiles{.with_bytes = with_bytes_, .placed = placed_, .reserved_frame_changes = 1};
+  ASSERT_TRUE(planner_.EndStep(2, tiles).ok());
+  EXPECT_EQ(planner_.last_step().At({}).computing, 1);
+  (void)planner_.Next();  // requests another plan
+  EXPECT_EQ(planner_.last_step().At({}).computing, 1);
+  ASSERT_TRUE(service_.Wait().ok());
+  const auto after = planner_.Next();
+  ASSERT_TRUE(after.ok());
+  EXPECT_NE(*after, *before);
 }
 
 // The second step begins with the end of a lease of the step before, and ends while a lease is

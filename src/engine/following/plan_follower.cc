@@ -20,6 +20,14 @@ PlanFollower::PlanFollower(StepPlan step, plan::Stop stop)
   if (takes_any_frame_ && !stop) room_.emplace(step_);
 }
 
+const plan::SecondsBound& PlanFollower::Bound() const {
+  std::call_once(bound_once_, [&] {
+    const plan::PlanOptions& budgets = step_.plan.options;
+    bound_.emplace(step_.trace, budgets, plan::BoundBytes(step_.trace, budgets));
+  });
+  return *bound_;
+}
+
 void PlanFollower::Restart() {
   tiles_.Restart();
   ready_.Restart();

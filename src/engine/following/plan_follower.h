@@ -18,6 +18,7 @@
 
 #include <array>
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -26,6 +27,7 @@
 #include "src/engine/following/plan_room.h"
 #include "src/engine/following/ready_ops.h"
 #include "src/engine/following/step_plan.h"
+#include "src/plan/bounds.h"
 
 namespace spillway::engine {
 
@@ -45,6 +47,9 @@ class PlanFollower {
   void Restart();
 
   const StepPlan& step() const { return step_; }
+  // The lower bounds of the step. The first call computes them, which takes up to half as long as
+  // planning. Any thread may call this, also while another one follows the plan.
+  const plan::SecondsBound& Bound() const;
   // How far each tile has come in the plan.
   const PlanProgress& tiles() const { return tiles_; }
   // Whether operations take any frame, not only the planned one.
@@ -142,6 +147,8 @@ class PlanFollower {
   int left_to_pass_ = most_passed_;  // events, until the next Ask, ReleaseAsked or BeginPump
   std::vector<Count> running_;       // operations in flight on links
   std::array<int, plan::kNumLinks> in_flight_ = {};
+  mutable std::once_flag bound_once_;
+  mutable std::optional<plan::SecondsBound> bound_;  // empty until Bound is called
 };
 
 }  // namespace spillway::engine

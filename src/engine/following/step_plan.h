@@ -3,7 +3,6 @@
 #ifndef SPILLWAY_ENGINE_FOLLOWING_STEP_PLAN_H_
 #define SPILLWAY_ENGINE_FOLLOWING_STEP_PLAN_H_
 
-#include "src/plan/bounds.h"
 #include "src/plan/plan.h"
 #include "src/plan/trace.h"
 
@@ -14,7 +13,6 @@ namespace spillway::engine {
 struct StepPlan {
   plan::Trace trace;
   plan::Plan plan;
-  plan::BytesBound bound;
 
   // The operation of a number that counts on over periods, and the period.
   const plan::Op& OpAt(uint64_t op) const { return plan.ops[op % plan.ops.size()]; }

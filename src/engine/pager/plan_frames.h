@@ -30,6 +30,7 @@ class PlanFrames {
 
   PlanFollower& follower() { return *follower_; }
   const PlanFollower& follower() const { return *follower_; }
+  std::shared_ptr<const PlanFollower> plan() const { return follower_; }
 
   // A new run of the pump begins: restores the budgets of what Settle and the follower look at.
   void BeginPump() {

@@ -34,10 +34,8 @@ void PlanRun::EndStep() {
   has_ended_step_ = frames_ && frames_->follower().EndStep();
   if (frames_ && !has_ended_step_) Abandon(/*deviated=*/true);
   PlanStats& stats = pages_.stats().plan;
-  const StepPlan* const step = frames_ ? &frames_->follower().step() : nullptr;
-  stats.planned_bytes = step ? step->plan.bytes.total() : 0;
-  stats.bytes_bound = step ? step->bound.total() : 0;
-  stats.nvme_bytes_bound = step ? step->bound.nvme : 0;
+  last_followed_ = frames_ ? frames_->plan() : nullptr;
+  stats.planned_bytes = last_followed_ ? last_followed_->step().plan.bytes.total() : 0;
   stats.nvme = stats.pinned = {};
   CountMoved();
 }

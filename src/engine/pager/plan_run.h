@@ -47,6 +47,9 @@ class PlanRun {
   uint64_t run() const { return frames_ ? number_ : 0; }
   // Null if no plan is followed.
   const PlanFollower* followed() const { return frames_ ? &frames_->follower() : nullptr; }
+  // The plan that the last step followed to its end, until the next EndStep; null if it followed
+  // none.
+  std::shared_ptr<const PlanFollower> last_followed() const { return last_followed_; }
 
   // --- What callers do ---
   // A lease is requested. Returns the number of this use among the tile's uses, or nullopt if the
@@ -114,7 +117,8 @@ class PlanRun {
   std::optional<PlanFrames> frames_;  // nullopt if no plan is followed
   std::optional<PlanMoves> moves_;    // nullopt if no plan is followed
   bool has_ended_step_ = false;       // whether the step that ended last followed the current plan
-  plan::LinkBytes moved_;             // in the last whole period of the current plan
+  std::shared_ptr<const PlanFollower> last_followed_;
+  plan::LinkBytes moved_;  // in the last whole period of the current plan
   // In this run of the pump, TryAgain was called since the last pull; the next run continues.
   bool has_tried_ = false, runs_again_ = false;
   // By tile, discards of the plan that were requested and wait for a stream or a transfer.
