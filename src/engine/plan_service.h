@@ -24,7 +24,14 @@
 
 namespace spillway::engine {
 
-// Thread-safe. The destructor cancels the plan that is being made.
+// Memory, for steps with 3.4 events a tile: making a plan takes up to 0.85 KiB a tile (250 B an
+// event), the trace included, and a plan that is made keeps up to 0.34 KiB a tile (100 B an event).
+// Both grow with tiles and events, whose number StepPlanner limits, and one plan is made at a time.
+//
+// Thread-safe. The destructor cancels the plan that is being made. The thread looks for that every
+// few milliseconds, and then returns the memory of the half-made plan to the kernel, which the
+// destructor waits for: up to 56 ms for a million tiles, and 3 ms if malloc uses huge pages
+// (bench/README.md).
 class PlanService {
  public:
   using Made = absl::StatusOr<std::shared_ptr<PlanFollower>>;  // positioned at the plan's start

@@ -113,9 +113,10 @@ void StepPlanner::Learn(uint64_t fingerprint) {
 
 // Has the step's plan made anew if the tiles are not as the plan assumes.
 void StepPlanner::Update(Known* step, const TilesNow& tiles) {
+  const bool is_made = step->plan != nullptr && step->plan_request == step->request;
   const auto has_frame_there = [&](Tier tier) {
-    return step->plan == nullptr || step->plan->tiles().index().HasFrameBelow(
-                                        tier, tiles.reserved.end[static_cast<size_t>(tier)]);
+    return !is_made || step->plan->tiles().index().HasFrameBelow(
+                           tier, tiles.reserved.end[static_cast<size_t>(tier)]);
   };
   const bool clashes = step->reserved.given_back != tiles.reserved.given_back ||
                        (step->reserved.taken != tiles.reserved.taken &&
@@ -137,7 +138,7 @@ PlanService::TraceMaker StepPlanner::TraceOf(const Known& step) const {
     trace.tiles.reserve(size);
     for (TileIndex tile = 0; tile < size && !stop; ++tile)
       trace.tiles.push_back(TileOfTrace(tiles[tile], with_bytes[tile], all_fit));
-    trace.events = events->Read([](const plan::EventLog& log) { return log.Events(); });
+    trace.events = events->Read([&](const plan::EventLog& log) { return log.Events(&stop); });
     return trace;
   };
 }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <iterator>
 #include <map>
 #include <random>
@@ -157,11 +156,9 @@ class Planner {
         gaps.emplace_back(GapLength(keeping_, gap), gap);
       }
     }
-    std::ranges::sort(gaps, std::greater<>());  // longest first
-    for (const auto& [length, gap] : gaps) {
-      if (keeping_.stop) break;
-      KeepEpoch(keeping_, Epoch{gap, 1, false}, room, *kept);
-    }
+    Sort(keeping_, &gaps);
+    for (auto gap = gaps.rbegin(); gap != gaps.rend() && !keeping_.stop; ++gap)  // longest first
+      KeepEpoch(keeping_, Epoch{gap->second, 1, false}, room, *kept);
   }
 
   static constexpr uint32_t kFewestTimes = 32;

@@ -57,13 +57,15 @@ void Keeping::MarkGaps() {
 
 void Keeping::SumUseBytes() {
   // First enters the bytes that come and go at each position, modulo 2^64; then sums them up.
-  use_bytes.assign(num_positions + 1, 0);
+  use_bytes.clear();
+  if (!Fill(&use_bytes, num_positions + 1, stop)) return;
   for (const Use& use : uses) {
+    if (stop) return;
     if (use.kind != Use::Kind::kHold || has_reserved_frame(use.tile)) continue;
     use_bytes[use.begin] += size_bytes[use.tile];
     use_bytes[use.end] -= size_bytes[use.tile];
   }
-  for (size_t p = 1; p < use_bytes.size(); ++p) use_bytes[p] += use_bytes[p - 1];
+  for (size_t p = 1; p < use_bytes.size() && !stop; ++p) use_bytes[p] += use_bytes[p - 1];
   use_bytes.pop_back();
 }
 

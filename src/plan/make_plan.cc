@@ -56,6 +56,7 @@ absl::StatusOr<TierPlan> PlanTier(Keeping keeping, const PlanOptions& options, T
       base::RoundDown(budget - std::min(budget, reserve), options.frame_alignment);
   const uint64_t room = capacity - std::min(capacity, plan.keeping.ReservedFrameBytes());
   const uint64_t lookahead = options.has_lookahead ? Lookahead(plan.keeping, room) : 0;
+  if (options.stop) return Stopped();
   const std::vector<Kept> ways = is_last
                                      ? std::vector<Kept>{KeepAll(plan.keeping)}
                                      : WaysToKeep(options.policy, plan.keeping, room - lookahead);
@@ -94,6 +95,7 @@ absl::StatusOr<Plan> MakePlan(const Trace& trace, const PlanOptions& options) {
   WriteOps(trace, events, device, pinned, &plan);
   if (options.stop) return Stopped();
   for (const Op& op : plan.ops) {
+    if (options.stop) return Stopped();
     if (HasLink(op.kind)) plan.bytes[op.kind] += trace.tiles[op.tile].size_bytes;
   }
   return plan;

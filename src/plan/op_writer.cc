@@ -24,7 +24,8 @@ class OpVisitor : public TileVisitor {
         pinned_(pinned),
         writes_after_(GoesDown(pinned.keeping, pinned.kept)),
         has_store_(has_store) {
-    ops_.reserve(device.keeping.uses.size() + pinned.keeping.uses.size());
+    // More than most plans have: moving millions of operations to a larger vector takes long.
+    ops_.reserve(2 * (device.keeping.uses.size() + pinned.keeping.uses.size()));
   }
 
   void BeginTile(TileIndex tile) {
@@ -191,12 +192,17 @@ void WriteOps(const Trace& trace, const EventsByTile& events, const TierPlan& de
     visitor.EndTile(walk.on_device(), &plan->seam);
   }
   // Sorts the operations by position. Those of one position are of one tile and keep their order.
-  std::vector<uint32_t> count(device.keeping.num_positions + 1);
-  for (const Op& op : visitor.ops()) ++count[op.position + 1];
-  for (size_t p = 1; p < count.size(); ++p) count[p] += count[p - 1];
-  plan->ops.resize(visitor.ops().size());
+  const Stop stop = plan->options.stop;
+  std::vector<uint32_t> count;
+  if (!Fill(&count, device.keeping.num_positions + 1, stop)) return;
   for (const Op& op : visitor.ops()) {
-    if (plan->options.stop) return;
+    if (stop) return;
+    ++count[op.position + 1];
+  }
+  for (size_t p = 1; p < count.size() && !stop; ++p) count[p] += count[p - 1];
+  if (!Fill(&plan->ops, visitor.ops().size(), stop)) return;
+  for (const Op& op : visitor.ops()) {
+    if (stop) return;
     plan->ops[count[op.position]++] = op;
   }
   FindWaits(pinned.keeping.size_bytes, plan);

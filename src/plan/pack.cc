@@ -39,7 +39,6 @@ class Packer {
         compact_(compact),
         kept_(*kept),
         frames_(options.capacity, keeping.size_bytes),
-        offset_(keeping.uses.size()),
         current_(keeping.num_tiles(), kNone),
         in_use_(keeping.num_tiles()) {}
 
@@ -62,8 +61,11 @@ class Packer {
   }
 
   absl::StatusOr<std::vector<uint64_t>> Run() {
-    std::vector<uint32_t> begins(keeping_.num_positions, kNone);
-    std::vector<uint32_t> ends(keeping_.num_positions + 1, kNone);
+    std::vector<uint32_t> begins, ends;
+    const bool is_filled = Fill(&begins, keeping_.num_positions, keeping_.stop, kNone) &&
+                           Fill(&ends, keeping_.num_positions + 1, keeping_.stop, kNone) &&
+                           Fill(&offset_, keeping_.uses.size(), keeping_.stop);
+    if (!is_filled) return absl::CancelledError("planning was stopped");
     for (uint32_t u = 0; u < keeping_.uses.size() && !keeping_.stop; ++u) {
       const Use& use = keeping_.uses[u];
       if (keeping_.has_reserved_frame(use.tile)) continue;
@@ -137,6 +139,7 @@ class Packer {
     std::ranges::stable_sort(order, std::greater<>(), [](const auto& run) { return run.first; });
     uint64_t next = 0;
     for (const auto& [end, tile] : order) {
+      if (keeping_.stop) return absl::OkStatus();
       const uint64_t bytes = keeping_.size_bytes[tile];
       const uint64_t offset = frames_.FirstFree(next, bytes);
       if (offset == kNowhere) {

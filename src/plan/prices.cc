@@ -42,6 +42,7 @@ Times ChooseTimes(const Keeping& keeping, uint64_t capacity, uint32_t max_times)
   Times times;
   times.stretch = static_cast<uint32_t>((use_bytes.size() + max_times - 1) / max_times);
   for (size_t begin = 0; begin < use_bytes.size(); begin += times.stretch) {
+    if (keeping.stop) break;
     const size_t end = std::min<size_t>(use_bytes.size(), begin + times.stretch);
     const auto most = std::max_element(use_bytes.begin() + static_cast<std::ptrdiff_t>(begin),
                                        use_bytes.begin() + static_cast<std::ptrdiff_t>(end));
@@ -309,6 +310,7 @@ Found FindPrices(const Keeping& keeping, uint64_t capacity, uint32_t max_times) 
   std::minstd_rand dice(1);
   std::vector<Epoch> some;
   for (const Epoch& epoch : found.epochs) {
+    if (keeping.stop) break;
     if (share >= 1 || std::generate_canonical<float, 16>(dice) < share) some.push_back(epoch);
   }
   found.price = Search(keeping, GapsOf(keeping, some, found.times, 1 / share), found.times).Run();

@@ -26,9 +26,9 @@ class RoomTree {
         size_(std::bit_ceil((num_positions_ + stretch_ - 1) / stretch_)),
         most_(2 * size_),
         added_(2 * size_) {
-    for (uint32_t p = 0; p < num_positions_; ++p) {
-      int64_t& leaf = most_[size_ + p / stretch_];
-      leaf = std::max(leaf, static_cast<int64_t>(bytes[p]));
+    for (uint32_t p = 0, leaf = size_; p < num_positions_; ++leaf) {
+      const uint32_t end = std::min(num_positions_, p + stretch_);
+      for (; p < end; ++p) most_[leaf] = std::max(most_[leaf], static_cast<int64_t>(bytes[p]));
     }
     for (uint32_t node = size_ - 1; node > 0; --node)
       most_[node] = std::max(most_[2 * node], most_[2 * node + 1]);

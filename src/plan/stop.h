@@ -3,7 +3,10 @@
 #ifndef SPILLWAY_PLAN_STOP_H_
 #define SPILLWAY_PLAN_STOP_H_
 
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
+#include <vector>
 
 namespace spillway::plan {
 
@@ -18,6 +21,17 @@ class Stop {
  private:
   const std::atomic<bool>* flag_;
 };
+
+// Fills an empty vector with `size` equal values. Long vectors take the kernel milliseconds, so
+// this goes piece by piece. Returns false, with fewer values, if it was stopped.
+template <typename Value>
+bool Fill(std::vector<Value>* values, size_t size, Stop stop, const Value& value = {}) {
+  constexpr size_t kPiece = 1 << 15;
+  values->reserve(size);
+  while (values->size() < size && !stop)
+    values->resize(std::min(size, values->size() + kPiece), value);
+  return values->size() == size;
+}
 
 }  // namespace spillway::plan
 

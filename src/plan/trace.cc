@@ -104,10 +104,10 @@ absl::Status Validate(const Trace& trace, Stop stop) {
   return absl::OkStatus();
 }
 
-std::vector<TraceEvent> EventLog::Events() const {
+std::vector<TraceEvent> EventLog::Events(Stop stop) const {
   std::vector<TraceEvent> events;
   events.reserve(size_);
-  for (size_t i = 0; i < size_; ++i) events.push_back((*this)[i]);
+  for (size_t i = 0; i < size_ && !stop; ++i) events.push_back((*this)[i]);
   return events;
 }
 

@@ -81,7 +81,8 @@ class EventLog {
   }
   size_t size() const { return size_; }
   void clear() { size_ = 0; }
-  std::vector<TraceEvent> Events() const;
+  // Returns all events, or fewer once `stop` is true.
+  std::vector<TraceEvent> Events(Stop stop = {}) const;
 
  private:
   static constexpr size_t kPiece = 4096;

@@ -16,8 +16,10 @@ Keeping EmptyKeeping(const Trace& trace, const EventsByTile& events, uint64_t fr
   keeping.size_bytes.reserve(trace.tiles.size());
   keeping.first.reserve(trace.tiles.size() + 1);
   keeping.uses.reserve(trace.events.size());
-  for (const TraceTile& tile : trace.tiles)
+  for (const TraceTile& tile : trace.tiles) {
+    if (events.stop()) return keeping;
     keeping.size_bytes.push_back(base::RoundUp(tile.size_bytes, frame_alignment));
+  }
   keeping.first.push_back(0);
   keeping.reserved_frame.assign(trace.tiles.size(), kNotReserved);
   return keeping;
@@ -151,9 +153,12 @@ Keeping LeasedUses(const Trace& trace, const EventsByTile& events, uint64_t fram
 
 EventsByTile::EventsByTile(const Trace& trace, Stop stop)
     : stop_(stop), first_(trace.tiles.size() + 2) {
-  for (const TraceEvent& event : trace.events) ++first_[event.tile + 2];
+  for (const TraceEvent& event : trace.events) {
+    if (stop_) return;
+    ++first_[event.tile + 2];
+  }
   for (size_t i = 2; i < first_.size(); ++i) first_[i] += first_[i - 1];
-  events_.resize(trace.events.size());
+  if (!Fill(&events_, trace.events.size(), stop_)) return;
   for (uint32_t e = 0; e < events_.size() && !stop_; ++e)
     events_[first_[trace.events[e].tile + 1]++] = e;
 }

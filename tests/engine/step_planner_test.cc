@@ -193,7 +193,7 @@ TEST(StepPlannerAlone, AStepIsPlannedLaterIfNoThreadCouldBeStarted) {
   EXPECT_NE(*next, nullptr);
 }
 
-// Registering a tile with a reserved frame makes the plan out of date.
+// A reserved frame that is given back makes the plan out of date.
 TEST_F(StepPlannerTest, AStepKeepsItsTimeBoundWhileItsPlanIsMadeAgain) {
   AddTiles(1);
   const auto lease = [&](double now) {
@@ -206,7 +206,7 @@ TEST_F(StepPlannerTest, AStepKeepsItsTimeBoundWhileItsPlanIsMadeAgain) {
   ASSERT_TRUE(before.ok());
   ASSERT_NE(*before, nullptr);
   lease(1);
-  const TilesNow tiles{.with_bytes = with_bytes_, .placed = placed_, .reserved_frame_changes = 1};
+  const TilesNow tiles{.with_bytes = with_bytes_, .reserved = {.given_back = 1}};
   ASSERT_TRUE(planner_.EndStep(2, tiles).ok());
   EXPECT_EQ(planner_.last_step().At({}).computing, 1);
   (void)planner_.Next();  // requests another plan

@@ -7,9 +7,15 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdint>
+#include <vector>
 
+#include "src/plan/keeping.h"
 #include "src/plan/make_plan.h"
+#include "src/plan/pack.h"
 #include "src/plan/simulate.h"
+#include "src/plan/stop.h"
+#include "src/plan/uses.h"
 #include "tests/plan/checked_plan.h"
 #include "tests/plan/model_step.h"
 #include "tests/plan/same_step.h"
@@ -59,6 +65,26 @@ TEST(Plan, WhoStopsPlanningGetsNoPlan) {
     options.stop = &stop;
     EXPECT_TRUE(absl::IsCancelled(MakePlan(trace, options).status())) << Name(options.policy);
   }
+}
+
+TEST(Plan, EveryStageEndsWithoutAResultOnceItIsStopped) {
+  const Trace trace = Scan(10, Tier::kDevice, Access::kReadWrite);
+  const std::atomic<bool> stop = true;
+  EXPECT_TRUE(absl::IsCancelled(Validate(trace, &stop)));
+  EventLog log;
+  log.push_back(trace.events[0]);
+  EXPECT_TRUE(log.Events(&stop).empty());
+  EXPECT_TRUE(DeviceUses(trace, EventsByTile(trace, &stop), 1).size_bytes.empty());
+
+  const EventsByTile events(trace);
+  Keeping keeping = DeviceUses(trace, events, 1);
+  keeping.stop = &stop;
+  EXPECT_TRUE(AllEpochs(keeping).empty());
+  Kept kept(keeping.uses.size());
+  EXPECT_TRUE(absl::IsCancelled(Pack(keeping, {.capacity = 1000}, &kept).status()));
+  std::vector<uint64_t> values;
+  EXPECT_FALSE(Fill(&values, 1, &stop));
+  EXPECT_TRUE(values.empty());
 }
 
 TEST(Plan, WhatIsWrittenWholeIsNotReadBefore) {

@@ -24,24 +24,37 @@ PlanIndex IndexOf(const StepPlan& step, plan::Stop stop) {
   index.first_op.resize(num_tiles + 1);
   index.first_use.resize(num_tiles + 1);
   index.releases.resize(num_tiles);
-  index.op_number.resize(ops.size());
-  index.event_number.resize(events.size());
   const auto add_frame = [&](TileIndex tile, Tier tier, uint64_t offset) {
     if (step.trace.tiles[tile].has_reserved_frame(tier)) return;
     uint64_t& lowest = index.lowest_frame[static_cast<size_t>(tier)];
     lowest = std::min(lowest, offset);
   };
+  std::vector<uint32_t> uses_until, releases_until;  // by event
+  const bool is_filled = plan::Fill(&index.op_number, ops.size(), stop) &&
+                         plan::Fill(&index.ops, ops.size(), stop) &&
+                         plan::Fill(&index.need_uses, ops.size(), stop) &&
+                         plan::Fill(&index.need_releases, ops.size(), stop) &&
+                         plan::Fill(&index.first_waiting, ops.size() + 2, stop) &&
+                         plan::Fill(&index.event_number, events.size(), stop) &&
+                         plan::Fill(&uses_until, events.size(), stop) &&
+                         plan::Fill(&releases_until, events.size(), stop);
+  if (!is_filled) return index;
   for (const plan::Op& op : ops) {
+    if (stop) return index;
     ++index.first_op[op.tile + 1];
     index.num_moves += plan::HasLink(op.kind) ? 1 : 0;
     add_frame(op.tile, op.tier, op.offset);
   }
-  for (const plan::Place& place : step.plan.seam) add_frame(place.tile, place.tier, place.offset);
-  for (const TraceEvent& event : events) index.first_use[event.tile + 1] += IsUse(event) ? 1 : 0;
-  if (stop) return index;
+  for (const plan::Place& place : step.plan.seam) {
+    if (stop) return index;
+    add_frame(place.tile, place.tier, place.offset);
+  }
+  for (const TraceEvent& event : events) {
+    if (stop) return index;
+    index.first_use[event.tile + 1] += IsUse(event) ? 1 : 0;
+  }
   std::partial_sum(index.first_op.begin(), index.first_op.end(), index.first_op.begin());
   std::partial_sum(index.first_use.begin(), index.first_use.end(), index.first_use.begin());
-  index.ops.resize(ops.size());
   index.use_event.resize(index.first_use.back());
   index.use_ops.resize(index.first_use.back());
 
@@ -55,7 +68,6 @@ PlanIndex IndexOf(const StepPlan& step, plan::Stop stop) {
       index.ops[index.first_op[tile] + index.op_number[op]] = op;
     }
   };
-  std::vector<uint32_t> uses_until(events.size()), releases_until(events.size());
   for (uint32_t event = 0; event < events.size(); ++event) {
     if (stop) return index;
     pass_ops(plan::AtEvent(event));
@@ -73,9 +85,6 @@ PlanIndex IndexOf(const StepPlan& step, plan::Stop stop) {
   }
   pass_ops(std::numeric_limits<uint64_t>::max());
 
-  index.need_uses.resize(ops.size());
-  index.need_releases.resize(ops.size());
-  index.first_waiting.resize(ops.size() + 2);
   for (op = 0; op < ops.size(); ++op) {
     if (stop) return index;
     if (ops[op].after != plan::kNever) {

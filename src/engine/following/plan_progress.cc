@@ -10,10 +10,8 @@ using plan::TileIndex;
 using plan::TraceEvent;
 
 PlanProgress::PlanProgress(const StepPlan& step, bool takes_any_frame, plan::Stop stop)
-    : step_(step),
-      takes_any_frame_(takes_any_frame),
-      index_(IndexOf(step, stop)),
-      tiles_(step.trace.tiles.size()) {
+    : step_(step), takes_any_frame_(takes_any_frame), index_(IndexOf(step, stop)) {
+  if (!plan::Fill(&tiles_, step.trace.tiles.size(), stop)) return;
   due_at_start_.resize(tiles_.size());
   for (TileIndex tile = 0; tile < tiles_.size(); ++tile) {
     if (stop) return;
