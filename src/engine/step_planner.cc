@@ -119,7 +119,7 @@ void StepPlanner::Update(Known* step, const TilesNow& tiles) {
                            tier, tiles.reserved.end[static_cast<size_t>(tier)]);
   };
   const bool clashes = step->reserved.given_back != tiles.reserved.given_back ||
-                       (step->reserved.taken != tiles.reserved.taken &&
+                       (step->reserved.added != tiles.reserved.added &&
                         (has_frame_there(Tier::kDevice) || has_frame_there(Tier::kPinned)));
   const bool is_same = step->request != 0 && !clashes && step->all_fit == tiles.all_fit &&
                        !plan::TileBits::Differ(step->with_bytes, tiles.with_bytes, step->used);

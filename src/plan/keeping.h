@@ -15,7 +15,7 @@
 
 namespace spillway::plan {
 
-inline constexpr uint64_t kNotReserved = ~uint64_t{0};
+inline constexpr uint64_t kNotReserved = ~uint64_t{0}, kReservedLater = kNotReserved - 1;
 
 // Each event has three positions: bytes come before it, it happens, and bytes leave after it.
 inline constexpr uint32_t kPositionsPerEvent = 3;
@@ -53,7 +53,8 @@ class Keeping {
   std::vector<Use> uses;             // grouped by tile, in order of time
   std::vector<uint32_t> first;       // by tile: its first use; one more entry for the end
   // By tile: the offset of its reserved frame, or kNotReserved. Tiles with a reserved frame take no
-  // part in the question of what is kept.
+  // part in the question of what is kept. kReservedLater: the tile has no uses and no frame yet,
+  // and will take the lowest that is free.
   std::vector<uint64_t> reserved_frame;
   // By position: the bytes of tiles in use. Tiles that are only kept, or that have a reserved
   // frame, do not count. Finish computes it.

@@ -92,6 +92,7 @@ absl::StatusOr<Plan> MakePlan(const Trace& trace, const PlanOptions& options) {
                                      options, Tier::kPinned));
   Plan plan;
   plan.options = options;
+  plan.reserved_bytes = {device.keeping.ReservedFrameBytes(), pinned.keeping.ReservedFrameBytes()};
   WriteOps(trace, events, device, pinned, &plan);
   if (options.stop) return Stopped();
   for (const Op& op : plan.ops) {

@@ -42,11 +42,12 @@ class Packer {
         current_(keeping.num_tiles(), kNone),
         in_use_(keeping.num_tiles()) {}
 
-  // Occupies the reserved frames, which are in use all the time.
+  // Occupies the reserved frames, which are in use all the time, and leaves the room at the bottom
+  // to those that are not taken yet.
   absl::Status PlaceReservedFrames() {
     for (TileIndex tile = 0; tile < keeping_.num_tiles(); ++tile) {
-      if (!keeping_.has_reserved_frame(tile)) continue;
       const uint64_t reserved = keeping_.reserved_frame[tile];
+      if (!keeping_.has_reserved_frame(tile) || reserved == kReservedLater) continue;
       if (frames_.FirstFree(reserved, keeping_.size_bytes[tile]) != reserved) {
         return absl::InvalidArgumentError(absl::StrCat("tile ", tile, " rests at ", reserved,
                                                        " of ", options_.capacity,
@@ -56,6 +57,13 @@ class Packer {
       in_use_[tile] = true;
       std::fill(offset_.begin() + keeping_.first[tile], offset_.begin() + keeping_.first[tile + 1],
                 reserved);
+    }
+    for (TileIndex tile = 0; tile < keeping_.num_tiles(); ++tile) {
+      if (keeping_.reserved_frame[tile] != kReservedLater) continue;
+      const uint64_t lowest = frames_.FirstFree(0, keeping_.size_bytes[tile]);
+      if (lowest == kNowhere) continue;
+      frames_.Occupy(lowest, tile);
+      in_use_[tile] = true;
     }
     return absl::OkStatus();
   }

@@ -59,10 +59,15 @@ class UseList {
 
 // Adds to a tier's uses what follows from where tiles rest. The last tier holds all tiles, so no
 // tile is away from it.
-void PlaceUses(const Trace& trace, Tier tier, bool is_last, Keeping* keeping) {
+void PlaceUses(const Trace& trace, const EventsByTile& events, Tier tier, bool is_last,
+               Keeping* keeping) {
   for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
     const TraceTile& of = trace.tiles[tile];
-    if (of.has_reserved_frame(tier)) keeping->reserved_frame[tile] = of.reserved_frame->offset;
+    if (of.has_reserved_frame(tier)) {
+      keeping->reserved_frame[tile] = of.reserved_frame->offset;
+    } else if (of.rest == tier && !of.reserved_frame && !is_last && events.Of(tile).empty()) {
+      keeping->reserved_frame[tile] = kReservedLater;
+    }
   }
   if (is_last) return;
   for (Use& use : keeping->uses) {
@@ -144,7 +149,7 @@ Keeping LeasedUses(const Trace& trace, const EventsByTile& events, uint64_t fram
     if (cleaned_before_first && !uses.empty()) uses.last().cleaned = true;
     uses.EndTile();
   }
-  if (!zeros_are_free) PlaceUses(trace, Tier::kDevice, /*is_last=*/false, &keeping);
+  if (!zeros_are_free) PlaceUses(trace, events, Tier::kDevice, /*is_last=*/false, &keeping);
   keeping.Finish();
   return keeping;
 }
@@ -185,7 +190,7 @@ Keeping PinnedUses(const Trace& trace, const EventsByTile& events, const Keeping
     if (!has_store && events.Of(tile).empty()) uses.Hold(0, 0);
     uses.EndTile();
   }
-  PlaceUses(trace, Tier::kPinned, /*is_last=*/!has_store, &keeping);
+  PlaceUses(trace, events, Tier::kPinned, /*is_last=*/!has_store, &keeping);
   keeping.Finish();
   return keeping;
 }

@@ -47,10 +47,7 @@ class StepPlannerTest : public testing::Test {
     EXPECT_TRUE(ended.ok()) << ended;
     return planner_.plans_made() > before;
   }
-  void TakeReservedFrame(Tier tier, uint64_t end) {
-    ++reserved_.taken;
-    reserved_.end[static_cast<size_t>(tier)] = end;
-  }
+  void AddReservedFrame(Tier tier, uint64_t end) { reserved_.Add(tier, end); }
 
   TileTable tiles_;
   plan::TileBits with_bytes_;
@@ -135,31 +132,32 @@ TEST_F(StepPlannerTest, APlanInWhichAllTilesFitIsVoidOnceTheyDoNot) {
   EXPECT_TRUE(IsPlannedAnew());
 }
 
-TEST_F(StepPlannerTest, ANewTileVoidsNoPlanBeforeItsReservedFrameIsTaken) {
+TEST_F(StepPlannerTest, ANewTileThatWillRestInMemoryVoidsThePlansThatHaveFramesThere) {
   AddTiles(kTiles);
   ASSERT_TRUE(IsPlannedAnew());
   Tile& resting = tiles_.emplace_back();
   resting.size_bytes = 4096;
   resting.rest = Tier::kPinned;
   planner_.AddTile(kTiles, 0);
-  EXPECT_FALSE(IsPlannedAnew());
-  resting.reserved_frame = 0;
-  TakeReservedFrame(Tier::kPinned, 4096);
+  AddReservedFrame(Tier::kPinned, 4096);
   EXPECT_TRUE(IsPlannedAnew());
+  resting.reserved_frame = 0;
+  AddReservedFrame(Tier::kPinned, 4096);
+  EXPECT_FALSE(IsPlannedAnew()) << "the plan leaves the room to it";
 }
 
 TEST_F(StepPlannerTest, AReservedFrameVoidsThePlansThatHaveAFrameThere) {
   AddTiles(1);
   tiles_[0].rest = Tier::kPinned;
   tiles_[0].reserved_frame = 4096;
-  TakeReservedFrame(Tier::kPinned, 2 * 4096);
+  AddReservedFrame(Tier::kPinned, 2 * 4096);
   AddTiles(kTiles - 1, 2 * 4096);  // too large for the room below that frame
   ASSERT_TRUE(IsPlannedAnew());
-  TakeReservedFrame(Tier::kDevice, 4096);
+  AddReservedFrame(Tier::kDevice, 4096);
   EXPECT_FALSE(IsPlannedAnew()) << "the plan has no frame on the device";
-  TakeReservedFrame(Tier::kPinned, 2 * 4096);
+  AddReservedFrame(Tier::kPinned, 2 * 4096);
   EXPECT_FALSE(IsPlannedAnew()) << "the new frame lies below those of the plan";
-  TakeReservedFrame(Tier::kPinned, 2 * 4096 + 1);
+  AddReservedFrame(Tier::kPinned, 2 * 4096 + 1);
   EXPECT_TRUE(IsPlannedAnew());
   EXPECT_FALSE(IsPlannedAnew());
   ++reserved_.given_back;

@@ -44,19 +44,14 @@ PlanRoom::PlanRoom(const StepPlan& step)
     }
     for (const size_t tier : {0, 1}) bytes[tier][position] = most[tier];
   }
-  std::array<uint64_t, 2> reserved_bytes = {};
-  for (TileIndex tile = 0; tile < step_.trace.tiles.size(); ++tile) {
-    const auto& reserved_frame = step_.trace.tiles[tile].reserved_frame;
-    if (reserved_frame) reserved_bytes[At(reserved_frame->tier)] += FrameBytes(tile);
-  }
   const plan::PlanOptions& options = plan.options;
   const auto room = [](uint64_t budget, uint64_t taken) {
     return budget - std::min(budget, taken);
   };
-  room_.emplace_back(bytes[0],
-                     room(options.device_bytes, options.device_reserve_bytes + reserved_bytes[0]));
-  room_.emplace_back(bytes[1],
-                     room(options.pinned_bytes, options.pinned_reserve_bytes + reserved_bytes[1]));
+  room_.emplace_back(
+      bytes[0], room(options.device_bytes, options.device_reserve_bytes + plan.reserved_bytes[0]));
+  room_.emplace_back(
+      bytes[1], room(options.pinned_bytes, options.pinned_reserve_bytes + plan.reserved_bytes[1]));
   room_at_begin_ = room_;
   ahead_.Reserve(plan.ops.size());
 }

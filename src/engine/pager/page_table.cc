@@ -42,6 +42,7 @@ TileIndex PageTable::AddTile(uint64_t size_bytes, Role role, bool transient, boo
   const uint64_t reserved_bytes = resting_.reserved_bytes(Tier::kPinned);
   resting_.Add(tile, &is);
   if (is.rest == Tier::kPinned) ShutReservedRange(reserved_bytes);
+  if (is.has_reserved_frame()) reserved_.Add(*is.rest, resting_.reserved_bytes(*is.rest));
   if (stored) {
     SetZero(tile, false);
     SetStored(tile, true);
@@ -85,9 +86,8 @@ void PageTable::HoldFrame(TileIndex tile, Tier tier, uint64_t offset, const Job*
   Count(tile, tier, true);
   if (!pages_[tile].is_reserved(tier)) return;
   tiles_[tile].reserved_frame = offset;
-  ++reserved_.taken;
-  uint64_t& end = reserved_.end[At(tier)];
-  end = std::max(end, offset + pages_[tile].frame_bytes());
+  const uint64_t end = offset + pages_[tile].frame_bytes();
+  if (end > reserved_.end[At(tier)]) reserved_.Add(tier, end);
 }
 
 void PageTable::DropFrame(TileIndex tile, Tier tier, const ClaimWindow& claim) {
@@ -140,7 +140,7 @@ void PageTable::Discard(TileIndex tile) {
 void PageTable::GiveUpReservedFrame(TileIndex tile) {
   resting_.Remove(tiles_[tile]);
   pages_[tile].rest.reset();
-  tiles_[tile].reserved_frame = Tile::kNoFrame;
+  tiles_[tile].reserved_frame = Tile::kGone;
   ++reserved_.given_back;
 }
 

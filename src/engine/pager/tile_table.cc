@@ -12,8 +12,11 @@ plan::TraceTile TileOfTrace(const Tile& tile, bool has_bytes, bool all_fit) {
                      .rest = tile.rest};
   const uint64_t offset = tile.reserved_frame;
   if (!tile.rest && all_fit) of.reserved_frame = plan::ReservedFrame{Tier::kPinned, tile.own_place};
-  if (tile.has_reserved_frame() && offset != Tile::kNoFrame)
+  if (offset == Tile::kGone) {
+    of.rest.reset();
+  } else if (tile.has_reserved_frame() && offset != Tile::kNoFrame) {
     of.reserved_frame = plan::ReservedFrame{*tile.rest, offset};
+  }
   return of;
 }
 

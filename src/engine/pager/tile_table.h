@@ -8,8 +8,10 @@
 #ifndef SPILLWAY_ENGINE_PAGER_TILE_TABLE_H_
 #define SPILLWAY_ENGINE_PAGER_TILE_TABLE_H_
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
@@ -27,7 +29,7 @@ struct StorePlace {
 };
 
 struct Tile {
-  static constexpr uint64_t kNoFrame = ~uint64_t{0};
+  static constexpr uint64_t kNoFrame = ~uint64_t{0}, kGone = kNoFrame - 1;
 
   uint64_t size_bytes = 0;
   StorePlace place;
@@ -36,7 +38,8 @@ struct Tile {
   Role role = Role::kParameter;
   bool transient = false;
   bool is_small = false;  // written together with others: see PagerOptions
-  // Offset of its reserved frame in the tier where it rests, once it has that frame.
+  // Offset of its reserved frame in the tier where it rests, once it has that frame; kGone once the
+  // tile is gone.
   std::atomic<uint64_t> reserved_frame = kNoFrame;
 
   uint64_t frame_bytes() const {
@@ -46,10 +49,16 @@ struct Tile {
   bool has_reserved_frame() const { return rest && *rest != Tier::kNvme; }
 };
 
-// Counts of the reserved frames so far.
+// The reserved frames so far, those that are not taken yet included.
 struct ReservedFrames {
-  uint64_t taken = 0, given_back = 0;
-  std::array<uint64_t, 2> end = {};  // by tier: the end of the highest one that was ever taken
+  uint64_t added = 0, given_back = 0;
+  std::array<uint64_t, 2> end = {};  // by tier: none ends after this offset
+
+  void Add(Tier tier, uint64_t until) {
+    ++added;
+    uint64_t& of_tier = end[static_cast<size_t>(tier)];
+    of_tier = std::max(of_tier, until);
+  }
 };
 
 // The state of the tiles that planning needs in addition to the table, at one moment.
