@@ -13,7 +13,7 @@
 #include "io/io_engine.h"
 #include "io/make_io_engine.h"
 #include "spillway/engine.h"
-#include "src/plan/keep.h"
+#include "src/plan/policies.h"
 
 namespace spillway::engine {
 
@@ -22,7 +22,7 @@ using MakeIo = std::function<absl::StatusOr<std::unique_ptr<io::IoEngine>>(
 
 struct OpenChoices {
   MakeIo make_io = io::MakeIoEngine;  // makes the I/O engine of the store
-  // Which tiles plans keep, if steps are planned. All policies but kPlanned imitate caches.
+  // which tiles plans retain, if steps are planned. All policies but kPlanned imitate caches.
   plan::Policy policy = plan::Policy::kPlanned;
 };
 

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <vector>
 
-#include "src/plan/keeping.h"
 #include "src/plan/prices.h"
+#include "src/plan/retention.h"
 #include "src/plan/uses.h"
 
 namespace spillway::plan {
@@ -16,17 +16,17 @@ namespace {
 // Adds without overflow: budgets may be kUnlimited.
 uint64_t Both(uint64_t a, uint64_t b) { return a > kUnlimited - b ? kUnlimited : a + b; }
 
-uint64_t Bound(const Keeping& keeping, uint64_t capacity) {
-  const double bytes = LeastBytes(keeping, capacity);
+uint64_t Bound(const Retention& retention, uint64_t capacity) {
+  const double bytes = LeastBytes(retention, capacity);
   // Rounding down removes more than the error of the sums, so the bound stays valid.
   return static_cast<uint64_t>(std::max(0.0, std::floor(bytes * (1 - 1e-12))));
 }
 
 // Returns the uses as if the transfers that `what` (needs or dirties) causes were free.
-Keeping Without(Keeping keeping, bool Use::* what) {
-  for (Use& use : keeping.uses) use.*what = use.forced_write = false;
-  keeping.Finish();
-  return keeping;
+Retention Without(Retention retention, bool Use::* what) {
+  for (Use& use : retention.uses) use.*what = use.forced_write = false;
+  retention.Finish();
+  return retention;
 }
 
 // --- Seconds ---
@@ -90,11 +90,11 @@ class WindowScan {
 BytesBound BoundBytes(const Trace& trace, const PlanOptions& budgets) {
   const EventsByTile events(trace, budgets.stop);
   BytesBound bound;
-  const Keeping device = DeviceUses(trace, events, 1, /*zeros_are_free=*/true);
+  const Retention device = DeviceUses(trace, events, 1, /*zeros_are_free=*/true);
   if (budgets.stop) return bound;
   bound.device = Bound(device, budgets.device_bytes);
   if (!budgets.has_store) return bound;
-  const Keeping pooled = PooledUses(trace, events);
+  const Retention pooled = PooledUses(trace, events);
   if (budgets.stop) return bound;
   const uint64_t memory = Both(budgets.device_bytes, budgets.pinned_bytes);
   bound.nvme_read = Bound(Without(pooled, &Use::dirties), memory);

@@ -22,23 +22,23 @@ class OpVisitor : public TileVisitor {
         events_(events),
         device_(device),
         pinned_(pinned),
-        writes_after_(GoesDown(pinned.keeping, pinned.kept)),
+        writes_after_(GoesDown(pinned.retention, pinned.retained)),
         has_store_(has_store) {
     // More than most plans have: moving millions of operations to a larger vector takes long.
-    ops_.reserve(2 * (device.keeping.uses.size() + pinned.keeping.uses.size()));
+    ops_.reserve(2 * (device.retention.uses.size() + pinned.retention.uses.size()));
   }
 
   void BeginTile(TileIndex tile) {
     tile_ = tile;
-    device_use_ = device_.keeping.first[tile];
-    pinned_use_ = pinned_.keeping.first[tile];
-    in_pinned_ = pinned_use_ < EndOfPinned() && pinned_.kept[EndOfPinned() - 1];
+    device_use_ = device_.retention.first[tile];
+    pinned_use_ = pinned_.retention.first[tile];
+    in_pinned_ = pinned_use_ < EndOfPinned() && pinned_.retained[EndOfPinned() - 1];
     in_lease_ = false;
     // Across the seam, from the period before, the tile lies in the frames of its last uses.
-    const uint32_t end_of_device = device_.keeping.first[tile + 1];
+    const uint32_t end_of_device = device_.retention.first[tile + 1];
     if (device_use_ < end_of_device) device_offset_ = device_.offset[end_of_device - 1];
-    if (device_.keeping.has_reserved_frame(tile))
-      device_offset_ = device_.keeping.reserved_frame[tile];
+    if (device_.retention.has_reserved_frame(tile))
+      device_offset_ = device_.retention.reserved_frame[tile];
     if (pinned_use_ < EndOfPinned()) pinned_offset_ = pinned_.offset[EndOfPinned() - 1];
     ahead_ = events_.Of(tile);
     last_end_ = kNever;
@@ -48,7 +48,7 @@ class OpVisitor : public TileVisitor {
   }
 
   void DeviceCopyBegins(uint32_t event, Source source) override {
-    while (device_.keeping.uses[device_use_].event() != event) ++device_use_;
+    while (device_.retention.uses[device_use_].event() != event) ++device_use_;
     device_offset_ = device_.offset[device_use_];
     if (source == Source::kNothing) return Add(Transfer::kTake, Tier::kDevice, event, kBefore);
     if (!in_lease_) EnterPinned(event, source, kBefore);
@@ -56,8 +56,8 @@ class OpVisitor : public TileVisitor {
     if (!in_lease_) EndPinnedUse(event, kBefore);
   }
   void DeviceCopyComesEarly(uint32_t event) override {
-    if (!device_.keeping.has_reserved_frame(tile_)) {
-      while (device_.keeping.uses[device_use_].end != AfterEvent(event)) ++device_use_;
+    if (!device_.retention.has_reserved_frame(tile_)) {
+      while (device_.retention.uses[device_use_].end != AfterEvent(event)) ++device_use_;
       device_offset_ = device_.offset[device_use_];
     }
     Add(Transfer::kCopyIn, Tier::kDevice, event, kAfter);
@@ -92,7 +92,7 @@ class OpVisitor : public TileVisitor {
  private:
   static constexpr uint32_t kBefore = BeforeEvent(0), kAt = AtEvent(0), kAfter = AfterEvent(0);
 
-  uint32_t EndOfPinned() const { return pinned_.keeping.first[tile_ + 1]; }
+  uint32_t EndOfPinned() const { return pinned_.retention.first[tile_ + 1]; }
 
   // Begins the tile's use in pinned memory. Adds the operation that takes its frame and brings its
   // bytes, unless the tile is there already.
@@ -109,7 +109,7 @@ class OpVisitor : public TileVisitor {
   void EndPinnedUse(uint32_t event, uint32_t phase) {
     if (has_store_ && writes_after_[pinned_use_])
       Add(Transfer::kWrite, Tier::kPinned, event, phase);
-    if (!pinned_.kept[pinned_use_]) {
+    if (!pinned_.retained[pinned_use_]) {
       Add(Transfer::kDrop, Tier::kPinned, event, phase);
       in_pinned_ = false;
     }
@@ -184,7 +184,7 @@ void FindWaits(const std::vector<uint64_t>& size_bytes, Plan* plan) {
 void WriteOps(const Trace& trace, const EventsByTile& events, const TierPlan& device,
               const TierPlan& pinned, Plan* plan) {
   OpVisitor visitor(trace, events, device, pinned, plan->options.has_store);
-  TileWalk walk(trace, events, device.keeping, device.kept);
+  TileWalk walk(trace, events, device.retention, device.retained);
   for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
     if (plan->options.stop) return;
     visitor.BeginTile(tile);
@@ -194,7 +194,7 @@ void WriteOps(const Trace& trace, const EventsByTile& events, const TierPlan& de
   // Sorts the operations by position. Those of one position are of one tile and keep their order.
   const Stop stop = plan->options.stop;
   std::vector<uint32_t> count;
-  if (!Fill(&count, device.keeping.num_positions + 1, stop)) return;
+  if (!Fill(&count, device.retention.num_positions + 1, stop)) return;
   for (const Op& op : visitor.ops()) {
     if (stop) return;
     ++count[op.position + 1];
@@ -205,7 +205,7 @@ void WriteOps(const Trace& trace, const EventsByTile& events, const TierPlan& de
     if (stop) return;
     plan->ops[count[op.position]++] = op;
   }
-  FindWaits(pinned.keeping.size_bytes, plan);
+  FindWaits(pinned.retention.size_bytes, plan);
 }
 
 }  // namespace spillway::plan

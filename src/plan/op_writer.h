@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Turns what both tiers keep, and where, into the operations of a plan.
+// Turns what both tiers retain, and where, into the operations of a plan.
 
 #ifndef SPILLWAY_PLAN_OP_WRITER_H_
 #define SPILLWAY_PLAN_OP_WRITER_H_
@@ -8,16 +8,16 @@
 #include <cstdint>
 #include <vector>
 
-#include "src/plan/keeping.h"
 #include "src/plan/plan.h"
+#include "src/plan/retention.h"
 #include "src/plan/uses.h"
 
 namespace spillway::plan {
 
-// A tier's uses, what it keeps and where each use's frame lies.
+// A tier's uses, what it retains and where each use's frame lies.
 struct TierPlan {
-  Keeping keeping;
-  Kept kept;
+  Retention retention;
+  Retained retained;
   std::vector<uint64_t> offset;
 };
 

@@ -2,11 +2,13 @@
 //
 // Reserved frames are taken first, at their fixed offsets. The other frames are placed in one sweep
 // over the period:
-//   1. Tiles that are kept across the seam, the boundary between two periods, lie at the bottom.
-//      Those that are kept all the time are the lowest.
-//   2. Uses begin in order. A run without a kept gap goes into the next free range after the frame
+//   1. Tiles that are retained across the seam, the boundary between two periods, lie at the
+//   bottom.
+//      Those that are retained all the time are the lowest.
+//   2. Uses begin in order. A run without a retained gap goes into the next free range after the
+//   frame
 //      that was placed last, so that frames take turns and each is free long before it is needed. A
-//      run with a kept gap goes into the lowest free range.
+//      run with a retained gap goes into the lowest free range.
 //   3. If no free range fits, the cheapest window of tiles that no use holds is evicted: the gaps
 //      that these tiles are in are given up. So every use is placed unless leases alone are in the
 //      way.
@@ -33,34 +35,34 @@ constexpr uint64_t kNowhere = Frames::kNowhere;
 
 class Packer {
  public:
-  Packer(const Keeping& keeping, const PackOptions& options, bool compact, Kept* kept)
-      : keeping_(keeping),
+  Packer(const Retention& retention, const PackOptions& options, bool compact, Retained* retained)
+      : retention_(retention),
         options_(options),
         compact_(compact),
-        kept_(*kept),
-        frames_(options.capacity, keeping.size_bytes),
-        current_(keeping.num_tiles(), kNone),
-        in_use_(keeping.num_tiles()) {}
+        retained_(*retained),
+        frames_(options.capacity, retention.size_bytes),
+        current_(retention.num_tiles(), kNone),
+        in_use_(retention.num_tiles()) {}
 
   // Occupies the reserved frames, which are in use all the time, and leaves the room at the bottom
   // to those that are not taken yet.
   absl::Status PlaceReservedFrames() {
-    for (TileIndex tile = 0; tile < keeping_.num_tiles(); ++tile) {
-      const uint64_t reserved = keeping_.reserved_frame[tile];
-      if (!keeping_.has_reserved_frame(tile) || reserved == kReservedLater) continue;
-      if (frames_.FirstFree(reserved, keeping_.size_bytes[tile]) != reserved) {
+    for (TileIndex tile = 0; tile < retention_.num_tiles(); ++tile) {
+      const uint64_t reserved = retention_.reserved_frame[tile];
+      if (!retention_.has_reserved_frame(tile) || reserved == kReservedLater) continue;
+      if (frames_.FirstFree(reserved, retention_.size_bytes[tile]) != reserved) {
         return absl::InvalidArgumentError(absl::StrCat("tile ", tile, " rests at ", reserved,
                                                        " of ", options_.capacity,
                                                        ", where there is no room for it"));
       }
       frames_.Occupy(reserved, tile);
       in_use_[tile] = true;
-      std::fill(offset_.begin() + keeping_.first[tile], offset_.begin() + keeping_.first[tile + 1],
-                reserved);
+      std::fill(offset_.begin() + retention_.first[tile],
+                offset_.begin() + retention_.first[tile + 1], reserved);
     }
-    for (TileIndex tile = 0; tile < keeping_.num_tiles(); ++tile) {
-      if (keeping_.reserved_frame[tile] != kReservedLater) continue;
-      const uint64_t lowest = frames_.FirstFree(0, keeping_.size_bytes[tile]);
+    for (TileIndex tile = 0; tile < retention_.num_tiles(); ++tile) {
+      if (retention_.reserved_frame[tile] != kReservedLater) continue;
+      const uint64_t lowest = frames_.FirstFree(0, retention_.size_bytes[tile]);
       if (lowest == kNowhere) continue;
       frames_.Occupy(lowest, tile);
       in_use_[tile] = true;
@@ -70,27 +72,27 @@ class Packer {
 
   absl::StatusOr<std::vector<uint64_t>> Run() {
     std::vector<uint32_t> begins, ends;
-    const bool is_filled = Fill(&begins, keeping_.num_positions, keeping_.stop, kNone) &&
-                           Fill(&ends, keeping_.num_positions + 1, keeping_.stop, kNone) &&
-                           Fill(&offset_, keeping_.uses.size(), keeping_.stop);
+    const bool is_filled = Fill(&begins, retention_.num_positions, retention_.stop, kNone) &&
+                           Fill(&ends, retention_.num_positions + 1, retention_.stop, kNone) &&
+                           Fill(&offset_, retention_.uses.size(), retention_.stop);
     if (!is_filled) return absl::CancelledError("planning was stopped");
-    for (uint32_t u = 0; u < keeping_.uses.size() && !keeping_.stop; ++u) {
-      const Use& use = keeping_.uses[u];
-      if (keeping_.has_reserved_frame(use.tile)) continue;
-      if (use.kind == Use::Kind::kHold && use.begin == use.end) continue;  // kept all the time
+    for (uint32_t u = 0; u < retention_.uses.size() && !retention_.stop; ++u) {
+      const Use& use = retention_.uses[u];
+      if (retention_.has_reserved_frame(use.tile)) continue;
+      if (use.kind == Use::Kind::kHold && use.begin == use.end) continue;  // retained all the time
       begins[use.begin] = u;
-      if (keeping_.MayComeEarly(u)) begins[use.end] = u;
+      if (retention_.MayComeEarly(u)) begins[use.end] = u;
       if (use.kind == Use::Kind::kHold) ends[use.end] = u;
     }
     SPILLWAY_RETURN_IF_ERROR(PlaceReservedFrames());
     SPILLWAY_RETURN_IF_ERROR(PlaceOverSeam());
-    for (uint32_t p = 0; p <= keeping_.num_positions; ++p) {
-      if (keeping_.stop) return absl::CancelledError("planning was stopped");
+    for (uint32_t p = 0; p <= retention_.num_positions; ++p) {
+      if (retention_.stop) return absl::CancelledError("planning was stopped");
       if (ends[p] != kNone) EndUse(ends[p]);
-      if (p == keeping_.num_positions || begins[p] == kNone) continue;
+      if (p == retention_.num_positions || begins[p] == kNone) continue;
       const uint32_t u = begins[p];
       if (IsVoid(u)) {
-        p == keeping_.uses[u].begin ? BecomeVoid(u) : ComeEarly(u);
+        p == retention_.uses[u].begin ? BecomeVoid(u) : ComeEarly(u);
       } else {
         SPILLWAY_RETURN_IF_ERROR(BeginUse(u));
       }
@@ -109,15 +111,15 @@ class Packer {
     uint32_t position = 0;
   };
 
-  uint32_t Last(TileIndex tile) const { return keeping_.first[tile + 1] - 1; }
-  bool IsVoid(uint32_t u) const { return keeping_.uses[u].kind == Use::Kind::kVoid; }
+  uint32_t Last(TileIndex tile) const { return retention_.first[tile + 1] - 1; }
+  bool IsVoid(uint32_t u) const { return retention_.uses[u].kind == Use::Kind::kVoid; }
   // These return the beginning of a run whose first use is `u`, and the end of a run whose last use
   // is `u`. A void ends one run and begins another.
   uint32_t BeginOf(uint32_t u) const {
-    return IsVoid(u) ? keeping_.uses[u].end : keeping_.uses[u].begin;
+    return IsVoid(u) ? retention_.uses[u].end : retention_.uses[u].begin;
   }
   uint32_t EndOf(uint32_t u) const {
-    return IsVoid(u) ? keeping_.uses[u].begin : keeping_.uses[u].end;
+    return IsVoid(u) ? retention_.uses[u].begin : retention_.uses[u].end;
   }
 
   // --- The seam ---
@@ -125,34 +127,34 @@ class Packer {
   // Returns the first use of the run that lasts until the period's end.
   uint32_t FirstOfLastRun(TileIndex tile) const {
     uint32_t u = Last(tile);
-    while (u > keeping_.first[tile] && kept_[u - 1] && !IsVoid(u)) --u;
+    while (u > retention_.first[tile] && retained_[u - 1] && !IsVoid(u)) --u;
     return u;
   }
   uint32_t EndOfFirstRun(TileIndex tile) const {
-    uint32_t u = keeping_.first[tile];
-    while (kept_[u] && !IsVoid(u)) ++u;
+    uint32_t u = retention_.first[tile];
+    while (retained_[u] && !IsVoid(u)) ++u;
     return EndOf(u);
   }
 
   absl::Status PlaceOverSeam() {
     std::vector<std::pair<uint32_t, TileIndex>> order;  // end of the first run, tile
-    for (TileIndex tile = 0; tile < keeping_.num_tiles(); ++tile) {
-      if (keeping_.stop) return absl::OkStatus();
-      if (keeping_.has_reserved_frame(tile)) continue;
-      if (keeping_.first[tile] == keeping_.first[tile + 1] || !kept_[Last(tile)]) continue;
-      const uint32_t first = keeping_.first[tile];
+    for (TileIndex tile = 0; tile < retention_.num_tiles(); ++tile) {
+      if (retention_.stop) return absl::OkStatus();
+      if (retention_.has_reserved_frame(tile)) continue;
+      if (retention_.first[tile] == retention_.first[tile + 1] || !retained_[Last(tile)]) continue;
+      const uint32_t first = retention_.first[tile];
       const bool always = FirstOfLastRun(tile) == first && !IsVoid(first);
       order.emplace_back(always ? kNone : EndOfFirstRun(tile), tile);
     }
     std::ranges::stable_sort(order, std::greater<>(), [](const auto& run) { return run.first; });
     uint64_t next = 0;
     for (const auto& [end, tile] : order) {
-      if (keeping_.stop) return absl::OkStatus();
-      const uint64_t bytes = keeping_.size_bytes[tile];
+      if (retention_.stop) return absl::OkStatus();
+      const uint64_t bytes = retention_.size_bytes[tile];
       const uint64_t offset = frames_.FirstFree(next, bytes);
       if (offset == kNowhere) {
         if (!options_.may_break) return NoRoom(tile, next);
-        kept_[Last(tile)] = false;
+        retained_[Last(tile)] = false;
         continue;
       }
       frames_.Occupy(offset, tile);
@@ -170,31 +172,31 @@ class Packer {
   // --- The sweep ---
 
   void EndUse(uint32_t u) {
-    const TileIndex tile = keeping_.uses[u].tile;
+    const TileIndex tile = retention_.uses[u].tile;
     in_use_[tile] = false;
-    if (!kept_[u]) frames_.Free(tile);
+    if (!retained_[u]) frames_.Free(tile);
   }
 
   void BecomeVoid(uint32_t u) {
-    const TileIndex tile = keeping_.uses[u].tile;
+    const TileIndex tile = retention_.uses[u].tile;
     if (frames_.OffsetOf(tile) != kNowhere) frames_.Free(tile);
   }
 
   // Places a tile that may come before its use. If there is no free room, gives up the gap: the
   // tile then comes with its use.
   void ComeEarly(uint32_t u) {
-    if (!kept_[u]) return;
+    if (!retained_[u]) return;
     std::optional<uint64_t> offset = TakeReturn(u);
-    if (!offset) offset = FindFree(keeping_.UseBytes(u), RunEnd(u), /*lowest=*/true);
-    kept_[u] = offset.has_value();
+    if (!offset) offset = FindFree(retention_.UseBytes(u), RunEnd(u), /*lowest=*/true);
+    retained_[u] = offset.has_value();
     if (!offset) return;
     offset_[u] = *offset;
-    frames_.Occupy(*offset, keeping_.uses[u].tile);
-    current_[keeping_.uses[u].tile] = u;
+    frames_.Occupy(*offset, retention_.uses[u].tile);
+    current_[retention_.uses[u].tile] = u;
   }
 
   absl::Status BeginUse(uint32_t u) {
-    const Use& use = keeping_.uses[u];
+    const Use& use = retention_.uses[u];
     if (frames_.OffsetOf(use.tile) == kNowhere) {
       if (const std::optional<uint64_t> back = TakeReturn(u)) {
         frames_.Occupy(*back, use.tile);
@@ -209,7 +211,7 @@ class Packer {
   }
 
   std::optional<uint64_t> TakeReturn(uint32_t u) {
-    const TileIndex tile = keeping_.uses[u].tile;
+    const TileIndex tile = retention_.uses[u].tile;
     const uint64_t offset = offset_[Last(tile)];
     auto it = returns_.find(offset);
     if (it == returns_.end() || it->second.tile != tile || it->second.position != BeginOf(u)) {
@@ -220,36 +222,36 @@ class Packer {
   }
 
   absl::Status Place(uint32_t u) {
-    const TileIndex tile = keeping_.uses[u].tile;
-    const uint64_t bytes = keeping_.size_bytes[tile];
-    const uint32_t use_end = keeping_.uses[u].end;
-    std::optional<uint64_t> offset = FindFree(bytes, RunEnd(u), compact_ || kept_[u]);
+    const TileIndex tile = retention_.uses[u].tile;
+    const uint64_t bytes = retention_.size_bytes[tile];
+    const uint32_t use_end = retention_.uses[u].end;
+    std::optional<uint64_t> offset = FindFree(bytes, RunEnd(u), compact_ || retained_[u]);
     if (!offset && options_.may_break) {
       // Finds room for the use alone. The run then lasts until a tile comes back to that room.
-      if (kept_[u]) offset = FindFree(bytes, use_end, compact_);
+      if (retained_[u]) offset = FindFree(bytes, use_end, compact_);
       if (!offset) offset = EvictWindow(bytes, use_end);
       if (offset) ShortenTo(u, ReturnWithin(*offset, bytes));
     }
     if (!offset) return NoRoom(tile, 0);
     frames_.Occupy(*offset, tile);
-    if (!kept_[u]) cursor_ = *offset + bytes;
+    if (!retained_[u]) cursor_ = *offset + bytes;
     return absl::OkStatus();
   }
 
   // Returns the end of the run that begins at `u`. REQUIRES: the run does not last across the seam.
   uint32_t RunEnd(uint32_t u) const {
-    while (kept_[u]) {
+    while (retained_[u]) {
       if (IsVoid(++u)) break;
     }
     return EndOf(u);
   }
   void ShortenTo(uint32_t u, uint32_t end) {
     if (RunEnd(u) <= end) return;
-    while (kept_[u]) {
+    while (retained_[u]) {
       if (EndOf(u + 1) > end) break;
       ++u;
     }
-    kept_[u] = false;
+    retained_[u] = false;
   }
 
   // Returns the first position at which a tile comes back into the range; kNone: none does.
@@ -355,8 +357,8 @@ class Packer {
   uint64_t CostOf(uint64_t offset, uint64_t size_bytes, TileIndex tile, uint32_t end) const {
     if (tile != kNone) {
       const uint32_t gap = current_[tile];
-      const bool saves_read = keeping_.SavesRead(gap) && !IsVoid(gap);
-      return size_bytes * ((saves_read ? 1 : 0) + (keeping_.uses[gap].dirty ? 1 : 0));
+      const bool saves_read = retention_.SavesRead(gap) && !IsVoid(gap);
+      return size_bytes * ((saves_read ? 1 : 0) + (retention_.uses[gap].dirty ? 1 : 0));
     }
     uint64_t cost = 0;
     ForReturns(offset, size_bytes, [&](uint64_t, const Return& back) {
@@ -369,20 +371,20 @@ class Packer {
   void GiveUpGap(TileIndex tile) {
     const uint32_t gap = current_[tile];
     const uint64_t offset = frames_.OffsetOf(tile);
-    kept_[gap] = false;
+    retained_[gap] = false;
     frames_.Free(tile);
-    if (gap == Last(tile) || !kept_[Last(tile)] || returns_.count(offset) > 0) return;
+    if (gap == Last(tile) || !retained_[Last(tile)] || returns_.count(offset) > 0) return;
     const bool lay_over_seam = offset == offset_[Last(tile)];
     if (!lay_over_seam) return;
-    returns_[offset] = {keeping_.size_bytes[tile], tile, BeginOf(FirstOfLastRun(tile))};
+    returns_[offset] = {retention_.size_bytes[tile], tile, BeginOf(FirstOfLastRun(tile))};
   }
 
-  // Gives up keeping across the seam the tiles that would come back into the range before `end`.
+  // Gives up retaining across the seam the tiles that would come back into the range before `end`.
   void DropReturns(uint64_t offset, uint64_t bytes, uint32_t end) {
     std::vector<uint64_t> dropped;
     ForReturns(offset, bytes, [&](uint64_t at, const Return& back) {
       if (back.position >= end) return;
-      kept_[Last(back.tile)] = false;
+      retained_[Last(back.tile)] = false;
       dropped.push_back(at);
     });
     for (const uint64_t at : dropped) returns_.erase(at);
@@ -399,9 +401,9 @@ class Packer {
       largest = std::max(largest, run);
       return true;
     });
-    const uint64_t tile_bytes = keeping_.size_bytes[tile];
+    const uint64_t tile_bytes = retention_.size_bytes[tile];
     const uint64_t missing_bytes = tile_bytes - std::min(tile_bytes, largest);
-    const uint64_t peak = keeping_.PeakUseBytes() + keeping_.ReservedFrameBytes();
+    const uint64_t peak = retention_.PeakUseBytes() + retention_.ReservedFrameBytes();
     const std::string budget(options_.budget);
     return absl::ResourceExhaustedError(absl::StrCat(
         "plan: there is no frame for tile ", tile, " (", base::FormatBytes(tile_bytes),
@@ -414,10 +416,10 @@ class Packer {
         ", or use smaller tiles"));
   }
 
-  const Keeping& keeping_;
+  const Retention& retention_;
   const PackOptions& options_;
   const bool compact_;
-  Kept& kept_;
+  Retained& retained_;
   Frames frames_;
   absl::btree_map<uint64_t, Return> returns_;  // by offset
   std::vector<uint64_t> offset_;               // by use
@@ -428,16 +430,16 @@ class Packer {
 
 }  // namespace
 
-absl::StatusOr<std::vector<uint64_t>> Pack(const Keeping& keeping, const PackOptions& options,
-                                           Kept* kept) {
-  const Kept asked = *kept;
-  auto offsets = Packer(keeping, options, /*compact=*/false, kept).Run();
-  if (offsets.ok() || keeping.stop) return offsets;
-  *kept = asked;
-  auto compact = Packer(keeping, options, /*compact=*/true, kept).Run();
+absl::StatusOr<std::vector<uint64_t>> Pack(const Retention& retention, const PackOptions& options,
+                                           Retained* retained) {
+  const Retained asked = *retained;
+  auto offsets = Packer(retention, options, /*compact=*/false, retained).Run();
+  if (offsets.ok() || retention.stop) return offsets;
+  *retained = asked;
+  auto compact = Packer(retention, options, /*compact=*/true, retained).Run();
   if (compact.ok() || !options.may_break) return compact;
-  kept->assign(kept->size(), false);  // no gap is kept: only the uses are placed
-  return Packer(keeping, options, /*compact=*/true, kept).Run();
+  retained->assign(retained->size(), false);  // no gap is retained: only the uses are placed
+  return Packer(retention, options, /*compact=*/true, retained).Run();
 }
 
 }  // namespace spillway::plan

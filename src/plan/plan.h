@@ -16,7 +16,7 @@
 #include <span>
 #include <vector>
 
-#include "src/plan/keep.h"
+#include "src/plan/policies.h"
 #include "src/plan/stop.h"
 #include "src/plan/trace.h"
 #include "src/plan/transfer.h"
@@ -51,7 +51,7 @@ struct PlanOptions {
   bool has_store = true;
   Policy policy = Policy::kPlanned;
   uint64_t frame_alignment = 4096;
-  // Whether some room is not filled with kept tiles, so that transfers can run ahead of leases.
+  // Whether some room is not filled with retained tiles, so that transfers can run ahead of leases.
   // MODEL.md says how much.
   bool has_lookahead = true;
   // Bytes at the end of each arena, which the plan leaves for leases that do not wait for their

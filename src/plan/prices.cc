@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Newton's method on the prices. The value to be maximized has a kink at all prices at which
-// keeping a gap costs as much as leaving, and all tiles of a kind have their kinks at the same
+// retaining a gap costs as much as leaving, and all tiles of a kind have their kinks at the same
 // prices. Steps along the slope oscillate there. So the value is smoothed: the choice between
-// keeping and leaving becomes a share, and the smoothing is weaker in each stage.
+// retaining and leaving becomes a share, and the smoothing is weaker in each stage.
 
 #include "src/plan/prices.h"
 
@@ -37,12 +37,12 @@ struct Times {
   }
 };
 
-Times ChooseTimes(const Keeping& keeping, uint64_t capacity, uint32_t max_times) {
-  const std::vector<uint64_t>& use_bytes = keeping.use_bytes;
+Times ChooseTimes(const Retention& retention, uint64_t capacity, uint32_t max_times) {
+  const std::vector<uint64_t>& use_bytes = retention.use_bytes;
   Times times;
   times.stretch = static_cast<uint32_t>((use_bytes.size() + max_times - 1) / max_times);
   for (size_t begin = 0; begin < use_bytes.size(); begin += times.stretch) {
-    if (keeping.stop) break;
+    if (retention.stop) break;
     const size_t end = std::min<size_t>(use_bytes.size(), begin + times.stretch);
     const auto most = std::max_element(use_bytes.begin() + static_cast<std::ptrdiff_t>(begin),
                                        use_bytes.begin() + static_cast<std::ptrdiff_t>(end));
@@ -63,11 +63,11 @@ struct PricedGap {
 
 // Visits the gaps of an epoch in order.
 template <typename Visit>
-void ForPricedGaps(const Keeping& keeping, const Times& times, const Epoch& epoch,
+void ForPricedGaps(const Retention& retention, const Times& times, const Epoch& epoch,
                    const Visit& visit) {
-  ForGaps(keeping, epoch, [&](uint32_t u) {
-    const uint32_t begin = keeping.uses[u].end, end = keeping.GapEnd(u);
-    PricedGap gap{u, times.Of(begin), times.Of(end), end < begin, keeping.SavesRead(u)};
+  ForGaps(retention, epoch, [&](uint32_t u) {
+    const uint32_t begin = retention.uses[u].end, end = retention.GapEnd(u);
+    PricedGap gap{u, times.Of(begin), times.Of(end), end < begin, retention.SavesRead(u)};
     if (gap.hollow) std::swap(gap.first, gap.end);
     visit(gap);
   });
@@ -86,14 +86,15 @@ struct PricedGaps {
 };
 
 // Collects the gaps of the epochs. Multiplies the bytes of each epoch by `weight`.
-PricedGaps GapsOf(const Keeping& keeping, const std::vector<Epoch>& epochs, const Times& times,
+PricedGaps GapsOf(const Retention& retention, const std::vector<Epoch>& epochs, const Times& times,
                   double weight) {
   PricedGaps priced;
   for (const Epoch& epoch : epochs) {
-    if (keeping.stop) break;
+    if (retention.stop) break;
     const auto first = static_cast<uint32_t>(priced.gaps.size());
-    ForPricedGaps(keeping, times, epoch, [&](const PricedGap& gap) { priced.gaps.push_back(gap); });
-    const auto bytes = static_cast<double>(keeping.UseBytes(epoch.first_gap));
+    ForPricedGaps(retention, times, epoch,
+                  [&](const PricedGap& gap) { priced.gaps.push_back(gap); });
+    const auto bytes = static_cast<double>(retention.UseBytes(epoch.first_gap));
     priced.groups.push_back(
         {weight * bytes, first, static_cast<uint32_t>(priced.gaps.size()), epoch.dirty});
   }
@@ -166,8 +167,8 @@ double CostOf(const PricedGap& gap, const std::vector<double>& sum) {
 // The search for prices. Bytes are scaled so that those of all epochs add up to 1.
 class Search {
  public:
-  Search(const Keeping& keeping, const PricedGaps& priced, const Times& times)
-      : keeping_(keeping), priced_(priced), num_times_(times.size()) {
+  Search(const Retention& retention, const PricedGaps& priced, const Times& times)
+      : retention_(retention), priced_(priced), num_times_(times.size()) {
     double all = 0;
     for (const PricedGaps::Group& group : priced.groups) all += group.bytes;
     scale_ = 1 / std::max(all, 1.0);
@@ -179,7 +180,7 @@ class Search {
 
   std::vector<double> Run() {
     for (double softness = 0.3; softness >= kSharpest; softness /= 2.5) {
-      if (keeping_.stop) break;
+      if (retention_.stop) break;
       for (int round = 0; round < kRoundsAStage && Improve(softness); ++round) {
       }
     }
@@ -192,7 +193,7 @@ class Search {
   // Takes one step of Newton's method. Returns false if it no longer improves the value.
   bool Improve(double softness) {
     Evaluate(price_, softness, /*curves=*/true);
-    if (keeping_.stop) return false;
+    if (retention_.stop) return false;
     const double value = value_;
     Matrix curve = Curvature();
     const double fence = Fence(softness);
@@ -206,7 +207,7 @@ class Search {
     }
     if (gain < 1e-3 * softness * softness) return false;
     std::vector<double> next(num_times_);
-    for (int tries = 0; tries < 12 && !keeping_.stop; ++tries, length /= 3) {
+    for (int tries = 0; tries < 12 && !retention_.stop; ++tries, length /= 3) {
       for (size_t t = 0; t < num_times_; ++t) next[t] = price_[t] + length * way[t];
       Evaluate(next, softness, /*curves=*/false);
       if (value_ < value + 0.1 * length * gain) continue;
@@ -226,7 +227,7 @@ class Search {
     const Softened soft{softness};
     value_ = 0;
     for (const PricedGaps::Group& group : priced_.groups) {
-      if (keeping_.stop) break;
+      if (retention_.stop) break;
       const double bytes = group.bytes * scale_;
       double all = 0, some = group.dirty ? 1 : 0;
       gap_share_.clear();
@@ -242,13 +243,13 @@ class Search {
       for (uint32_t g = group.first; g < group.end; ++g) {
         const PricedGap& gap = priced_.gaps[g];
         const double alone = gap_share_[g - group.first];
-        const double kept = bytes * (whole + (1 - whole) * alone);
-        if (gap.hollow) fill[0] += kept;
-        fill[gap.first] += gap.hollow ? -kept : kept;
-        fill[gap.end] += gap.hollow ? kept : -kept;
+        const double retained = bytes * (whole + (1 - whole) * alone);
+        if (gap.hollow) fill[0] += retained;
+        fill[gap.first] += gap.hollow ? -retained : retained;
+        fill[gap.end] += gap.hollow ? retained : -retained;
         if (!curves) continue;
-        // For n gaps that are kept together, n times the sum of their squares is an upper bound of
-        // the square of their sum.
+        // For n gaps that are retained together, n times the sum of their squares is an upper bound
+        // of the square of their sum.
         const double curve = num_gaps * whole * (1 - whole) * (1 - alone) * (1 - alone) +
                              (1 - whole) * alone * (1 - alone);
         (gap.hollow ? hollow_ : plain_).at(gap.first, gap.end) += bytes * curve / softness;
@@ -282,7 +283,7 @@ class Search {
     return curve;
   }
 
-  const Keeping& keeping_;
+  const Retention& retention_;
   const PricedGaps& priced_;
   const size_t num_times_;
   double scale_ = 1;
@@ -290,8 +291,9 @@ class Search {
   // Results of the last evaluation.
   double value_ = 0;
   std::vector<double> slope_;
-  Matrix plain_{0}, hollow_{0};    // curvature by a gap's first and end
-  std::vector<double> gap_share_;  // by gap of one epoch: its share if the epoch is not kept whole
+  Matrix plain_{0}, hollow_{0};  // curvature by a gap's first and end
+  std::vector<double>
+      gap_share_;  // by gap of one epoch: its share if the epoch is not retained whole
 };
 
 // The prices that the search found, their times, and all epochs of the tier.
@@ -301,8 +303,8 @@ struct Found {
   std::vector<double> price;
 };
 
-Found FindPrices(const Keeping& keeping, uint64_t capacity, uint32_t max_times) {
-  Found found{ChooseTimes(keeping, capacity, max_times), AllEpochs(keeping), {}};
+Found FindPrices(const Retention& retention, uint64_t capacity, uint32_t max_times) {
+  Found found{ChooseTimes(retention, capacity, max_times), AllEpochs(retention), {}};
   size_t num_gaps = 0;
   for (const Epoch& epoch : found.epochs) num_gaps += epoch.num_gaps;
   const double share =
@@ -310,53 +312,55 @@ Found FindPrices(const Keeping& keeping, uint64_t capacity, uint32_t max_times) 
   std::minstd_rand dice(1);
   std::vector<Epoch> some;
   for (const Epoch& epoch : found.epochs) {
-    if (keeping.stop) break;
+    if (retention.stop) break;
     if (share >= 1 || std::generate_canonical<float, 16>(dice) < share) some.push_back(epoch);
   }
-  found.price = Search(keeping, GapsOf(keeping, some, found.times, 1 / share), found.times).Run();
+  found.price =
+      Search(retention, GapsOf(retention, some, found.times, 1 / share), found.times).Run();
   return found;
 }
 
 }  // namespace
 
-uint32_t MostTimes(const Keeping& keeping) {
+uint32_t MostTimes(const Retention& retention) {
   constexpr size_t kTimesAGap = 48, kGapsATime = 32, kLeast = 64, kMost = 256;
-  const size_t num_gaps = keeping.uses.size(), num_tiles = std::max<size_t>(keeping.num_tiles(), 1);
+  const size_t num_gaps = retention.uses.size(),
+               num_tiles = std::max<size_t>(retention.num_tiles(), 1);
   const size_t times = std::min(kTimesAGap * num_gaps / num_tiles, num_gaps / kGapsATime);
   return static_cast<uint32_t>(std::clamp(times, kLeast, kMost));
 }
 
-double LeastBytes(const Keeping& keeping, uint64_t capacity) {
-  const Found found = FindPrices(keeping, capacity, MostTimes(keeping));
+double LeastBytes(const Retention& retention, uint64_t capacity) {
+  const Found found = FindPrices(retention, capacity, MostTimes(retention));
   const std::vector<double> sum = Sums(found.price);
   double least = 0;
   for (const Epoch& epoch : found.epochs) {
-    if (keeping.stop) return 0;
+    if (retention.stop) return 0;
     double all = 0, some = epoch.dirty ? 1 : 0;
-    ForPricedGaps(keeping, found.times, epoch, [&](const PricedGap& gap) {
+    ForPricedGaps(retention, found.times, epoch, [&](const PricedGap& gap) {
       const double cost = CostOf(gap, sum);
       all += cost;
       if (gap.saves_read) some += std::min(cost, 1.0);
     });
-    const auto bytes = static_cast<double>(keeping.UseBytes(epoch.first_gap));
+    const auto bytes = static_cast<double>(retention.UseBytes(epoch.first_gap));
     least += bytes * (epoch.dirty ? std::min(all, some) : some);
   }
   for (size_t t = 0; t < found.times.size(); ++t) least -= found.price[t] * found.times.room[t];
-  // Adds the bytes that move even if every gap is kept that saves a transfer.
-  Kept all(keeping.uses.size());
-  for (size_t u = 0; u < all.size(); ++u) all[u] = !keeping.uses[u].leaves;
-  return static_cast<double>(Cost(keeping, all)) + std::max(0.0, least);
+  // Adds the bytes that move even if every gap is retained that saves a transfer.
+  Retained all(retention.uses.size());
+  for (size_t u = 0; u < all.size(); ++u) all[u] = !retention.uses[u].leaves;
+  return static_cast<double>(Cost(retention, all)) + std::max(0.0, least);
 }
 
-std::vector<float> KeptShares(const Keeping& keeping, uint64_t capacity, uint32_t max_times) {
-  const Found found = FindPrices(keeping, capacity, max_times);
+std::vector<float> KeptShares(const Retention& retention, uint64_t capacity, uint32_t max_times) {
+  const Found found = FindPrices(retention, capacity, max_times);
   const std::vector<double> sum = Sums(found.price);
   const Softened soft{kSharpest};
-  std::vector<float> shares(keeping.uses.size());
+  std::vector<float> shares(retention.uses.size());
   for (const Epoch& epoch : found.epochs) {
-    if (keeping.stop) break;
+    if (retention.stop) break;
     double all = 0, some = 1, whole = 0;
-    ForPricedGaps(keeping, found.times, epoch, [&](const PricedGap& gap) {
+    ForPricedGaps(retention, found.times, epoch, [&](const PricedGap& gap) {
       const double cost = CostOf(gap, sum);
       double alone = 0;
       all += cost;
@@ -365,7 +369,7 @@ std::vector<float> KeptShares(const Keeping& keeping, uint64_t capacity, uint32_
     });
     if (!epoch.dirty) continue;
     soft.Least(all, some, &whole);
-    ForGaps(keeping, epoch, [&](uint32_t gap) {
+    ForGaps(retention, epoch, [&](uint32_t gap) {
       shares[gap] = static_cast<float>(whole + (1 - whole) * static_cast<double>(shares[gap]));
     });
   }

@@ -9,26 +9,26 @@ namespace {
 
 using Kind = TraceEvent::Kind;
 
-Keeping EmptyKeeping(const Trace& trace, const EventsByTile& events, uint64_t frame_alignment) {
-  Keeping keeping;
-  keeping.stop = events.stop();
-  keeping.num_positions = BeforeEvent(static_cast<uint32_t>(trace.events.size()));
-  keeping.size_bytes.reserve(trace.tiles.size());
-  keeping.first.reserve(trace.tiles.size() + 1);
-  keeping.uses.reserve(trace.events.size());
+Retention EmptyRetention(const Trace& trace, const EventsByTile& events, uint64_t frame_alignment) {
+  Retention retention;
+  retention.stop = events.stop();
+  retention.num_positions = BeforeEvent(static_cast<uint32_t>(trace.events.size()));
+  retention.size_bytes.reserve(trace.tiles.size());
+  retention.first.reserve(trace.tiles.size() + 1);
+  retention.uses.reserve(trace.events.size());
   for (const TraceTile& tile : trace.tiles) {
-    if (events.stop()) return keeping;
-    keeping.size_bytes.push_back(base::RoundUp(tile.size_bytes, frame_alignment));
+    if (events.stop()) return retention;
+    retention.size_bytes.push_back(base::RoundUp(tile.size_bytes, frame_alignment));
   }
-  keeping.first.push_back(0);
-  keeping.reserved_frame.assign(trace.tiles.size(), kNotReserved);
-  return keeping;
+  retention.first.push_back(0);
+  retention.reserved_frame.assign(trace.tiles.size(), kNotReserved);
+  return retention;
 }
 
 // Adds one tile's uses in order.
 class UseList {
  public:
-  explicit UseList(Keeping* keeping) : keeping_(*keeping) {}
+  explicit UseList(Retention* retention) : retention_(*retention) {}
 
   void BeginTile(TileIndex tile) {
     tile_ = tile;
@@ -36,23 +36,24 @@ class UseList {
   }
   Use& Hold(uint32_t begin, uint32_t end) {
     ++num_holds_;
-    keeping_.uses.push_back({.begin = begin, .end = end, .tile = tile_});
-    return keeping_.uses.back();
+    retention_.uses.push_back({.begin = begin, .end = end, .tile = tile_});
+    return retention_.uses.back();
   }
   void Void(uint32_t event) {
-    keeping_.uses.push_back(
+    retention_.uses.push_back(
         {.begin = AtEvent(event), .end = AtEvent(event), .tile = tile_, .kind = Use::Kind::kVoid});
   }
-  Use& last() { return keeping_.uses.back(); }
+  Use& last() { return retention_.uses.back(); }
   // Whether the tile has no uses.
-  bool empty() const { return keeping_.uses.size() == keeping_.first.back(); }
+  bool empty() const { return retention_.uses.size() == retention_.first.back(); }
   void EndTile() {
-    if (num_holds_ == 0) keeping_.uses.resize(keeping_.first.back());  // nothing can become void
-    keeping_.first.push_back(static_cast<uint32_t>(keeping_.uses.size()));
+    if (num_holds_ == 0)
+      retention_.uses.resize(retention_.first.back());  // nothing can become void
+    retention_.first.push_back(static_cast<uint32_t>(retention_.uses.size()));
   }
 
  private:
-  Keeping& keeping_;
+  Retention& retention_;
   TileIndex tile_ = 0;
   int num_holds_ = 0;
 };
@@ -60,17 +61,17 @@ class UseList {
 // Adds to a tier's uses what follows from where tiles rest. The last tier holds all tiles, so no
 // tile is away from it.
 void PlaceUses(const Trace& trace, const EventsByTile& events, Tier tier, bool is_last,
-               Keeping* keeping) {
+               Retention* retention) {
   for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
     const TraceTile& of = trace.tiles[tile];
     if (of.has_reserved_frame(tier)) {
-      keeping->reserved_frame[tile] = of.reserved_frame->offset;
+      retention->reserved_frame[tile] = of.reserved_frame->offset;
     } else if (of.rest == tier && !of.reserved_frame && !is_last && events.Of(tile).empty()) {
-      keeping->reserved_frame[tile] = kReservedLater;
+      retention->reserved_frame[tile] = kReservedLater;
     }
   }
   if (is_last) return;
-  for (Use& use : keeping->uses) {
+  for (Use& use : retention->uses) {
     const TraceTile& of = trace.tiles[use.tile];
     use.away = of.rest.value_or(tier) != tier;
     // A tile with a reserved frame on the device need not be written to NVMe.
@@ -110,14 +111,14 @@ class PinnedUseVisitor : public TileVisitor {
 };
 
 // The uses of the device or, if `pooled`, of both tiers as one.
-Keeping LeasedUses(const Trace& trace, const EventsByTile& events, uint64_t frame_alignment,
-                   bool zeros_are_free, bool pooled) {
-  Keeping keeping = EmptyKeeping(trace, events, frame_alignment);
-  UseList uses(&keeping);
+Retention LeasedUses(const Trace& trace, const EventsByTile& events, uint64_t frame_alignment,
+                     bool zeros_are_free, bool pooled) {
+  Retention retention = EmptyRetention(trace, events, frame_alignment);
+  UseList uses(&retention);
   const std::vector<bool> is_zero =  // by event
       zeros_are_free ? IsZeroBefore(trace, events.stop()) : std::vector<bool>(trace.events.size());
   for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
-    if (events.stop()) return keeping;
+    if (events.stop()) return retention;
     uses.BeginTile(tile);
     int leases = 0;
     bool cleaned_before_first = false;
@@ -149,9 +150,9 @@ Keeping LeasedUses(const Trace& trace, const EventsByTile& events, uint64_t fram
     if (cleaned_before_first && !uses.empty()) uses.last().cleaned = true;
     uses.EndTile();
   }
-  if (!zeros_are_free) PlaceUses(trace, events, Tier::kDevice, /*is_last=*/false, &keeping);
-  keeping.Finish();
-  return keeping;
+  if (!zeros_are_free) PlaceUses(trace, events, Tier::kDevice, /*is_last=*/false, &retention);
+  retention.Finish();
+  return retention;
 }
 
 }  // namespace
@@ -168,31 +169,31 @@ EventsByTile::EventsByTile(const Trace& trace, Stop stop)
     events_[first_[trace.events[e].tile + 1]++] = e;
 }
 
-Keeping DeviceUses(const Trace& trace, const EventsByTile& events, uint64_t frame_alignment,
-                   bool zeros_are_free) {
+Retention DeviceUses(const Trace& trace, const EventsByTile& events, uint64_t frame_alignment,
+                     bool zeros_are_free) {
   return LeasedUses(trace, events, frame_alignment, zeros_are_free, /*pooled=*/false);
 }
 
-Keeping PooledUses(const Trace& trace, const EventsByTile& events) {
+Retention PooledUses(const Trace& trace, const EventsByTile& events) {
   return LeasedUses(trace, events, 1, /*zeros_are_free=*/true, /*pooled=*/true);
 }
 
-Keeping PinnedUses(const Trace& trace, const EventsByTile& events, const Keeping& device,
-                   const Kept& device_kept, uint64_t frame_alignment, bool has_store) {
-  Keeping keeping = EmptyKeeping(trace, events, frame_alignment);
-  UseList uses(&keeping);
+Retention PinnedUses(const Trace& trace, const EventsByTile& events, const Retention& device,
+                     const Retained& device_retained, uint64_t frame_alignment, bool has_store) {
+  Retention retention = EmptyRetention(trace, events, frame_alignment);
+  UseList uses(&retention);
   PinnedUseVisitor visitor(&uses);
-  TileWalk walk(trace, events, device, device_kept);
+  TileWalk walk(trace, events, device, device_retained);
   for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
-    if (events.stop()) return keeping;
+    if (events.stop()) return retention;
     uses.BeginTile(tile);
     walk.Run(tile, visitor);
     if (!has_store && events.Of(tile).empty()) uses.Hold(0, 0);
     uses.EndTile();
   }
-  PlaceUses(trace, events, Tier::kPinned, /*is_last=*/!has_store, &keeping);
-  keeping.Finish();
-  return keeping;
+  PlaceUses(trace, events, Tier::kPinned, /*is_last=*/!has_store, &retention);
+  retention.Finish();
+  return retention;
 }
 
 std::vector<bool> IsZeroBefore(const Trace& trace, Stop stop) {
@@ -252,7 +253,7 @@ void TileWalk::Round(TileIndex tile, TileVisitor& visitor) {
     } else if (event.tier == Tier::kDevice) {
       if (--device_leases > 0 || in_reserved_frame) continue;
       while (device_.uses[use].kind == Use::Kind::kVoid) ++use;
-      if (kept_[use++]) continue;
+      if (retained_[use++]) continue;
       visitor.DeviceCopyEnds(e, only_on_device_);
       on_device_ = only_on_device_ = false;
     } else if (event.kind == Kind::kAcquire) {
@@ -270,7 +271,7 @@ void TileWalk::Round(TileIndex tile, TileVisitor& visitor) {
       zero_ = false;
       while (is_on_device && device_.uses[use].event() != e) ++use;  // to the void at this event
     } else if (--pinned_leases == 0) {
-      const bool comes_early = dirties && is_on_device && !in_reserved_frame && kept_[use];
+      const bool comes_early = dirties && is_on_device && !in_reserved_frame && retained_[use];
       const bool goes_to_reserved_frame = in_reserved_frame && !on_device_ && !zero_;
       if (comes_early || goes_to_reserved_frame) {
         visitor.DeviceCopyComesEarly(e);

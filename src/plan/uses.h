@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Derives each tier's uses from a trace. The device's uses follow from the trace alone. The uses of
-// pinned memory depend on what the device keeps: apart from pinned memory's own leases, a tile
+// pinned memory depend on what the device retains: apart from pinned memory's own leases, a tile
 // passes through it on its way to the device and back.
 
 #ifndef SPILLWAY_PLAN_USES_H_
@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "src/plan/keeping.h"
+#include "src/plan/retention.h"
 #include "src/plan/stop.h"
 #include "src/plan/trace.h"
 
@@ -34,15 +34,15 @@ class EventsByTile {
 
 // Zeros are brought to the device like other bytes. With `zeros_are_free`, which serves the bound,
 // they are not, and where tiles rest is ignored, because no placement saves a byte.
-Keeping DeviceUses(const Trace& trace, const EventsByTile& events, uint64_t frame_alignment,
-                   bool zeros_are_free = false);
+Retention DeviceUses(const Trace& trace, const EventsByTile& events, uint64_t frame_alignment,
+                     bool zeros_are_free = false);
 
 // If there is no store, tiles that the step does not use are in pinned memory too.
-Keeping PinnedUses(const Trace& trace, const EventsByTile& events, const Keeping& device,
-                   const Kept& device_kept, uint64_t frame_alignment, bool has_store);
+Retention PinnedUses(const Trace& trace, const EventsByTile& events, const Retention& device,
+                     const Retained& device_retained, uint64_t frame_alignment, bool has_store);
 
 // The uses of device and pinned memory taken as one tier above NVMe, for the bound.
-Keeping PooledUses(const Trace& trace, const EventsByTile& events);
+Retention PooledUses(const Trace& trace, const EventsByTile& events);
 
 // Returns, by event, whether its tile has no bytes just before it, in a period that follows equal
 // periods. Once `stop` is true, the result is arbitrary.
@@ -72,12 +72,13 @@ class TileVisitor {
   virtual void PinnedVoid(uint32_t /*event*/) {}
 };
 
-// Goes through a tile's events and reports what happens to its copies, given what the device keeps.
+// Goes through a tile's events and reports what happens to its copies, given what the device
+// retains.
 class TileWalk {
  public:
-  TileWalk(const Trace& trace, const EventsByTile& events, const Keeping& device,
-           const Kept& device_kept)
-      : trace_(trace), events_(events), device_(device), kept_(device_kept) {}
+  TileWalk(const Trace& trace, const EventsByTile& events, const Retention& device,
+           const Retained& device_retained)
+      : trace_(trace), events_(events), device_(device), retained_(device_retained) {}
   void Run(TileIndex tile, TileVisitor& visitor);
   // Whether the tile that was walked last has a copy on the device at the period's end.
   bool on_device() const { return on_device_; }
@@ -87,8 +88,8 @@ class TileWalk {
 
   const Trace& trace_;
   const EventsByTile& events_;
-  const Keeping& device_;
-  const Kept& kept_;
+  const Retention& device_;
+  const Retained& retained_;
   // The state of the tile at the present event.
   bool on_device_ = false;
   bool only_on_device_ = false;

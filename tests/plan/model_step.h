@@ -47,7 +47,7 @@ inline StepShape ModelShape(int tiles_per_layer = 14) {
           .update_seconds = 0.002};
 }
 
-// Returns the bytes of the tiles that are kept from step to step.
+// Returns the bytes of the tiles that are retained from step to step.
 inline uint64_t StateBytes(const Trace& trace) {
   uint64_t bytes = 0;
   for (const TraceTile& tile : trace.tiles) bytes += tile.transient ? 0 : tile.size_bytes;

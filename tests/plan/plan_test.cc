@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "src/plan/keeping.h"
 #include "src/plan/make_plan.h"
 #include "src/plan/pack.h"
+#include "src/plan/retention.h"
 #include "src/plan/simulate.h"
 #include "src/plan/stop.h"
 #include "src/plan/uses.h"
@@ -77,11 +77,11 @@ TEST(Plan, EveryStageEndsWithoutAResultOnceItIsStopped) {
   EXPECT_TRUE(DeviceUses(trace, EventsByTile(trace, &stop), 1).size_bytes.empty());
 
   const EventsByTile events(trace);
-  Keeping keeping = DeviceUses(trace, events, 1);
-  keeping.stop = &stop;
-  EXPECT_TRUE(AllEpochs(keeping).empty());
-  Kept kept(keeping.uses.size());
-  EXPECT_TRUE(absl::IsCancelled(Pack(keeping, {.capacity = 1000}, &kept).status()));
+  Retention retention = DeviceUses(trace, events, 1);
+  retention.stop = &stop;
+  EXPECT_TRUE(AllEpochs(retention).empty());
+  Retained retained(retention.uses.size());
+  EXPECT_TRUE(absl::IsCancelled(Pack(retention, {.capacity = 1000}, &retained).status()));
   std::vector<uint64_t> values;
   EXPECT_FALSE(Fill(&values, 1, &stop));
   EXPECT_TRUE(values.empty());

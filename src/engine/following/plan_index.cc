@@ -6,7 +6,7 @@
 #include <limits>
 #include <numeric>
 
-#include "src/plan/keeping.h"
+#include "src/plan/retention.h"
 
 namespace spillway::engine {
 namespace {

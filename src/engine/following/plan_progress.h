@@ -14,7 +14,7 @@
 
 #include "src/engine/following/plan_index.h"
 #include "src/engine/following/step_plan.h"
-#include "src/plan/keeping.h"
+#include "src/plan/retention.h"
 
 namespace spillway::engine {
 

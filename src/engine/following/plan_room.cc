@@ -6,7 +6,7 @@
 #include <array>
 
 #include "src/base/bytes.h"
-#include "src/plan/keeping.h"
+#include "src/plan/retention.h"
 
 namespace spillway::engine {
 

@@ -17,7 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "spillway/engine.h"
-#include "src/plan/keep.h"
+#include "src/plan/policies.h"
 #include "tools/hf/config.h"
 #include "tools/spillway/command/arguments.h"
 #include "tools/spillway/train/placement_flags.h"

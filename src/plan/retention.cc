@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "src/plan/keeping.h"
+#include "src/plan/retention.h"
 
 #include <algorithm>
 #include <optional>
 
 namespace spillway::plan {
 
-uint64_t Keeping::ReservedFrameBytes() const {
+uint64_t Retention::ReservedFrameBytes() const {
   uint64_t bytes = 0;
   for (TileIndex tile = 0; tile < num_tiles(); ++tile)
     bytes += has_reserved_frame(tile) ? size_bytes[tile] : 0;
   return bytes;
 }
 
-void Keeping::Finish() {
+void Retention::Finish() {
   MarkGaps();
   if (!stop) SumUseBytes();
 }
 
-void Keeping::MarkGaps() {
+void Retention::MarkGaps() {
   for (TileIndex tile = 0; tile < num_tiles() && !stop; ++tile) {
     // Goes through the period twice, since a tile's first use finds what its last use left.
     bool dirty = false, has_bytes = true;
@@ -55,7 +55,7 @@ void Keeping::MarkGaps() {
   }
 }
 
-void Keeping::SumUseBytes() {
+void Retention::SumUseBytes() {
   // First enters the bytes that come and go at each position, modulo 2^64; then sums them up.
   use_bytes.clear();
   if (!Fill(&use_bytes, num_positions + 1, stop)) return;
@@ -69,18 +69,18 @@ void Keeping::SumUseBytes() {
   use_bytes.pop_back();
 }
 
-uint64_t Keeping::PeakUseBytes() const { return std::ranges::max(use_bytes); }
+uint64_t Retention::PeakUseBytes() const { return std::ranges::max(use_bytes); }
 
 namespace {
 
 // Returns the epoch that begins with the gap after a use, if one does.
-std::optional<Epoch> EpochAt(const Keeping& keeping, uint32_t use) {
-  const Use& is = keeping.uses[use];
+std::optional<Epoch> EpochAt(const Retention& retention, uint32_t use) {
+  const Use& is = retention.uses[use];
   if (!is.dirty) return is.leaves ? std::nullopt : std::optional(Epoch{use, 1, false});
   if (!is.dirties) return std::nullopt;  // part of an epoch that began before
   Epoch epoch{use, 1, true};
-  for (uint32_t next = keeping.Next(use); keeping.uses[next].dirty && !keeping.uses[next].dirties;
-       next = keeping.Next(next)) {
+  for (uint32_t next = retention.Next(use);
+       retention.uses[next].dirty && !retention.uses[next].dirties; next = retention.Next(next)) {
     ++epoch.num_gaps;
   }
   return epoch;
@@ -88,35 +88,35 @@ std::optional<Epoch> EpochAt(const Keeping& keeping, uint32_t use) {
 
 }  // namespace
 
-std::vector<Epoch> AllEpochs(const Keeping& keeping) {
+std::vector<Epoch> AllEpochs(const Retention& retention) {
   std::vector<Epoch> epochs;
-  epochs.reserve(keeping.uses.size());
-  for (uint32_t u = 0; u < keeping.uses.size() && !keeping.stop; ++u) {
-    if (const auto epoch = EpochAt(keeping, u)) epochs.push_back(*epoch);
+  epochs.reserve(retention.uses.size());
+  for (uint32_t u = 0; u < retention.uses.size() && !retention.stop; ++u) {
+    if (const auto epoch = EpochAt(retention, u)) epochs.push_back(*epoch);
   }
   return epochs;
 }
 
-std::vector<bool> GoesDown(const Keeping& keeping, const Kept& kept) {
-  std::vector<bool> goes_down(keeping.uses.size());
-  for (uint32_t u = 0; u < goes_down.size() && !keeping.stop; ++u) {
-    goes_down[u] = keeping.uses[u].forced_write;
-    const auto epoch = EpochAt(keeping, u);
+std::vector<bool> GoesDown(const Retention& retention, const Retained& retained) {
+  std::vector<bool> goes_down(retention.uses.size());
+  for (uint32_t u = 0; u < goes_down.size() && !retention.stop; ++u) {
+    goes_down[u] = retention.uses[u].forced_write;
+    const auto epoch = EpochAt(retention, u);
     if (!epoch || !epoch->dirty) continue;
     bool all = true;
-    ForGaps(keeping, *epoch, [&](uint32_t gap) { all &= kept[gap]; });
+    ForGaps(retention, *epoch, [&](uint32_t gap) { all &= retained[gap]; });
     goes_down[u] = !all;
   }
   return goes_down;
 }
 
-uint64_t Cost(const Keeping& keeping, const Kept& kept) {
-  const std::vector<bool> goes_down = GoesDown(keeping, kept);
+uint64_t Cost(const Retention& retention, const Retained& retained) {
+  const std::vector<bool> goes_down = GoesDown(retention, retained);
   uint64_t bytes = 0;
-  for (uint32_t u = 0; u < kept.size() && !keeping.stop; ++u) {
-    const bool finds_bytes = kept[u] && keeping.uses[u].kind == Use::Kind::kHold;
-    if (!finds_bytes && keeping.SavesRead(u)) bytes += keeping.UseBytes(u);
-    if (goes_down[u]) bytes += keeping.UseBytes(u);
+  for (uint32_t u = 0; u < retained.size() && !retention.stop; ++u) {
+    const bool finds_bytes = retained[u] && retention.uses[u].kind == Use::Kind::kHold;
+    if (!finds_bytes && retention.SavesRead(u)) bytes += retention.UseBytes(u);
+    if (goes_down[u]) bytes += retention.UseBytes(u);
   }
   return bytes;
 }

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "src/plan/policies.h"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <map>
+#include <random>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "src/plan/prices.h"
+#include "src/plan/room_tree.h"
+
+namespace spillway::plan {
+namespace {
+
+constexpr std::array<std::string_view, kNumPolicies> kNames = {"planned", "lru", "fifo", "prefix",
+                                                               "none"};
+
+// Gaps that are retained together or not at all.
+struct Candidate {
+  Epoch epoch;
+  uint32_t length = 0;
+};
+
+uint32_t GapLength(const Retention& retention, uint32_t gap) {
+  const uint32_t begin = retention.uses[gap].end, end = retention.GapEnd(gap);
+  return end >= begin ? end - begin : end + retention.num_positions - begin;
+}
+
+// Sorts piece by piece, so that planning can stop between pieces.
+template <typename T>
+void Sort(const Retention& retention, std::vector<T>* values) {
+  constexpr size_t kPiece = 1 << 15;
+  const auto at = [&](size_t index) {
+    return values->begin() + static_cast<std::ptrdiff_t>(std::min(index, values->size()));
+  };
+  for (size_t begin = 0; begin < values->size(); begin += kPiece) {
+    if (retention.stop) return;
+    std::sort(at(begin), at(begin + kPiece));
+  }
+  for (size_t sorted = kPiece; sorted < values->size(); sorted *= 2) {
+    for (size_t begin = 0; begin < values->size(); begin += 2 * sorted) {
+      if (retention.stop) return;
+      std::inplace_merge(at(begin), at(begin + sorted), at(begin + 2 * sorted));
+    }
+  }
+}
+
+// Returns all whole epochs, and each gap of a dirty epoch that saves a read when retained alone.
+std::vector<Candidate> FindCandidates(const Retention& retention) {
+  const std::vector<Epoch> epochs = AllEpochs(retention);
+  std::vector<Candidate> candidates;
+  candidates.reserve(epochs.size());
+  for (const Epoch& epoch : epochs) {
+    if (retention.stop) break;
+    candidates.push_back({epoch});
+    if (!epoch.dirty || epoch.num_gaps == 1) continue;
+    ForGaps(retention, epoch, [&](uint32_t gap) {
+      if (retention.SavesRead(gap)) candidates.push_back({Epoch{gap, 1, false}});
+    });
+  }
+  for (Candidate& candidate : candidates) {
+    if (retention.stop) break;
+    ForGaps(retention, candidate.epoch,
+            [&](uint32_t gap) { candidate.length += GapLength(retention, gap); });
+  }
+  return candidates;
+}
+
+bool RetainEpoch(const Retention& retention, const Epoch& epoch, RoomTree& room,
+                 Retained& retained) {
+  absl::InlinedVector<uint32_t, 16> added;
+  bool fits = true;
+  ForGaps(retention, epoch, [&](uint32_t gap) {
+    if (!fits || retained[gap]) return;
+    fits = room.Add(retention.uses[gap].end, retention.GapEnd(gap), retention.UseBytes(gap));
+    if (fits) added.push_back(gap);
+  });
+  for (const uint32_t gap : added) {
+    retained[gap] = fits;
+    if (!fits) room.Remove(retention.uses[gap].end, retention.GapEnd(gap), retention.UseBytes(gap));
+  }
+  return fits;
+}
+
+// Searches for good sets of gaps to retain. Tries several orders of the candidates, and in each
+// retains every candidate that still fits.
+class Planner {
+ public:
+  Planner(const Retention& retention, uint64_t capacity)
+      : retention_(retention),
+        capacity_(capacity),
+        room_(retention.use_bytes, capacity),
+        candidates_(FindCandidates(retention)) {
+    const Retained nothing(retention.uses.size());
+    best_.emplace(Cost(retention, nothing), nothing);
+  }
+
+  std::vector<Retained> Run() {
+    const bool is_long = candidates_.size() > kMaxCandidatesTried;
+    if (is_long) most_ways_ = 1;
+    if (!is_long)
+      Try([&](const Candidate& candidate) {
+        return Saves(candidate.epoch) / static_cast<float>(candidate.length + 1);
+      });
+    // Which of the relaxation's optima the search finds, and how it rounds to whole gaps, varies
+    // with the number of priced positions, so several numbers are tried.
+    std::vector<float> shares;
+    const auto share = [&](const Candidate& candidate) {
+      float least = 1;
+      ForGaps(retention_, candidate.epoch,
+              [&](uint32_t gap) { least = std::min(least, shares[gap]); });
+      return least;
+    };
+    std::vector<float> best_shares;
+    for (uint32_t times = MostTimes(retention_); times >= kFewestTimes; times /= 2) {
+      shares = KeptShares(retention_, capacity_, times);
+      if (Try(share) || best_shares.empty()) best_shares = shares;
+      if (is_long || retention_.stop) break;
+    }
+    shares = std::move(best_shares);
+    // A gap that the relaxation retains in part can be retained or left, so random orders are
+    // tried. The seed is fixed.
+    std::minstd_rand dice(1);
+    const size_t tries = std::min(kMaxTries, kMaxCandidatesTried / (candidates_.size() + 1));
+    for (size_t i = 0; i < tries && !retention_.stop; ++i) {
+      const float spread = 1.0F / static_cast<float>(1 + i % 4);
+      Try([&](const Candidate& candidate) {
+        return share(candidate) + spread * std::generate_canonical<float, 16>(dice);
+      });
+    }
+    std::vector<Retained> ways;
+    for (auto& [bytes, retained] : best_) {
+      EaseTierBelow(&retained);
+      ways.push_back(std::move(retained));
+    }
+    return ways;
+  }
+
+ private:
+  // Fills the remaining room with tiles that stay until the tier below needs their bytes, and with
+  // tiles that come as soon as a lease in the tier below has written them. The bytes move in any
+  // case, but take room in the tier below for less time.
+  void EaseTierBelow(Retained* retained) const {
+    RoomTree room = room_;
+    std::vector<std::pair<uint32_t, uint32_t>> gaps;
+    for (uint32_t gap = 0; gap < retained->size() && !retention_.stop; ++gap) {
+      const Use& use = retention_.uses[gap];
+      if ((*retained)[gap]) {
+        room.Add(use.end, retention_.GapEnd(gap), retention_.UseBytes(gap));
+      } else if ((use.dirties && use.cleaned) || retention_.MayComeEarly(gap)) {
+        gaps.emplace_back(GapLength(retention_, gap), gap);
+      }
+    }
+    Sort(retention_, &gaps);
+    for (auto gap = gaps.rbegin(); gap != gaps.rend() && !retention_.stop; ++gap)  // longest first
+      RetainEpoch(retention_, Epoch{gap->second, 1, false}, room, *retained);
+  }
+
+  static constexpr uint32_t kFewestTimes = 32;
+  static constexpr size_t kMaxTries = 50;
+  static constexpr size_t kMostWays = 4;
+  static constexpr size_t kMaxCandidatesTried = 200'000;
+
+  // A transfer costs a request, however few its bytes. So tiles that are small against a request
+  // are retained before all others.
+  static constexpr uint64_t kSmallBytes = 32 << 10;
+  float First(const Candidate& candidate) const {
+    return retention_.UseBytes(candidate.epoch.first_gap) <= kSmallBytes ? 1e6F : 0.0F;
+  }
+
+  float Saves(const Epoch& epoch) const {
+    float saves = epoch.dirty ? 1 : 0;
+    ForGaps(retention_, epoch, [&](uint32_t gap) { saves += retention_.SavesRead(gap) ? 1 : 0; });
+    return saves;
+  }
+
+  // Retains candidates in order of falling worth. Of candidates of equal worth, the shorter comes
+  // first, then the one of lower index. Returns whether the result is the best so far.
+  template <typename Worth>
+  bool Try(const Worth& worth) {
+    struct Rank {
+      float worth;
+      uint32_t length, candidate;
+      bool operator<(const Rank& other) const {
+        if (worth != other.worth) return worth > other.worth;
+        return std::pair(length, candidate) < std::pair(other.length, other.candidate);
+      }
+    };
+    std::vector<Rank> order;
+    order.reserve(candidates_.size());
+    for (uint32_t i = 0; i < candidates_.size() && !retention_.stop; ++i)
+      order.push_back({worth(candidates_[i]) + First(candidates_[i]), candidates_[i].length, i});
+    Sort(retention_, &order);
+    Retained retained(retention_.uses.size());
+    RoomTree room = room_;
+    for (const Rank& rank : order) {
+      if (retention_.stop) break;
+      RetainEpoch(retention_, candidates_[rank.candidate].epoch, room, retained);
+    }
+    const uint64_t bytes = Cost(retention_, retained);
+    const bool is_best = bytes < best_.begin()->first;
+    best_.try_emplace(bytes, std::move(retained));  // of ways of equal bytes, the first stays
+    if (best_.size() > most_ways_) best_.erase(std::prev(best_.end()));
+    return is_best;
+  }
+
+  const Retention& retention_;
+  const uint64_t capacity_;
+  const RoomTree room_;  // contains the uses alone
+  std::vector<Candidate> candidates_;
+  size_t most_ways_ = kMostWays;
+  std::map<uint64_t, Retained> best_;  // by the bytes that they move
+};
+
+Retained RetainPrefix(const Retention& retention, uint64_t capacity) {
+  std::vector<Epoch> epochs = AllEpochs(retention);
+  const auto first_use = [&](const Epoch& epoch) {
+    return retention.uses[retention.first[retention.uses[epoch.first_gap].tile]].begin;
+  };
+  std::ranges::stable_sort(epochs, {}, first_use);
+  Retained retained(retention.uses.size());
+  RoomTree room(retention.use_bytes, capacity);
+  for (const Epoch& epoch : epochs) {
+    if (!RetainEpoch(retention, epoch, room, retained)) break;
+  }
+  return retained;
+}
+
+// Simulates three periods of a cache that evicts on demand the tile that was used, or came in,
+// longest ago. Retains the gaps through which a tile stayed in the last period.
+Retained RetainByAge(const Retention& retention, uint64_t capacity, bool by_use) {
+  constexpr uint64_t kAbsent = ~uint64_t{0};
+  std::vector<uint32_t> begins(retention.num_positions, ~0u),
+      ends(retention.num_positions + 1, ~0u);
+  for (uint32_t u = 0; u < retention.uses.size(); ++u) {
+    if (retention.has_reserved_frame(retention.uses[u].tile)) continue;
+    begins[retention.uses[u].begin] = u;
+    if (retention.uses[u].kind == Use::Kind::kHold) ends[retention.uses[u].end] = u;
+  }
+  Retained retained(retention.uses.size());
+  std::vector<uint64_t> stamp(retention.num_tiles(), kAbsent);
+  std::set<std::pair<uint64_t, TileIndex>> idle;  // by stamp
+  uint64_t used_bytes = 0, clock = 0;
+  const auto leave = [&](TileIndex tile) {
+    idle.erase({stamp[tile], tile});
+    stamp[tile] = kAbsent;
+    used_bytes -= retention.size_bytes[tile];
+  };
+  const auto begin_use = [&](uint32_t u) {
+    const TileIndex tile = retention.uses[u].tile;
+    const uint32_t before = u == retention.first[tile] ? retention.first[tile + 1] - 1 : u - 1;
+    retained[before] = stamp[tile] != kAbsent && !retention.uses[before].leaves;
+    if (retention.uses[u].kind == Use::Kind::kVoid) {
+      if (stamp[tile] != kAbsent) leave(tile);
+      return;
+    }
+    if (stamp[tile] != kAbsent) {
+      idle.erase({stamp[tile], tile});
+    } else {
+      used_bytes += retention.size_bytes[tile];
+      while (used_bytes > capacity && !idle.empty()) leave(idle.begin()->second);
+      stamp[tile] = ++clock;
+    }
+    if (by_use) stamp[tile] = ++clock;
+  };
+  for (int round = 0; round < 3; ++round) {
+    for (uint32_t p = 0; p <= retention.num_positions && !retention.stop; ++p) {
+      if (ends[p] != ~0u) {
+        const TileIndex tile = retention.uses[ends[p]].tile;
+        idle.insert({stamp[tile], tile});
+        if (retention.uses[ends[p]].away) leave(tile);
+      }
+      if (p < retention.num_positions && begins[p] != ~0u) begin_use(begins[p]);
+    }
+  }
+  return retained;
+}
+
+}  // namespace
+
+std::string_view Name(Policy policy) { return kNames[static_cast<size_t>(policy)]; }
+
+std::vector<Retained> WaysToRetain(Policy policy, const Retention& retention, uint64_t capacity) {
+  switch (policy) {
+    case Policy::kPlanned: return Planner(retention, capacity).Run();
+    case Policy::kLru: return {RetainByAge(retention, capacity, /*by_use=*/true)};
+    case Policy::kFifo: return {RetainByAge(retention, capacity, /*by_use=*/false)};
+    case Policy::kPrefix: return {RetainPrefix(retention, capacity)};
+    case Policy::kNone: break;
+  }
+  return {Retained(retention.uses.size())};
+}
+
+Retained RetainAll(const Retention& retention) {
+  Retained retained(retention.uses.size());
+  for (uint32_t u = 0; u < retention.uses.size(); ++u)
+    retained[u] = retention.uses[u].kind == Use::Kind::kHold;
+  return retained;
+}
+
+}  // namespace spillway::plan
