@@ -222,8 +222,8 @@ TEST_P(CalibrationTest, WritesBesideReadsAreMeasuredInAStreamOfBoth) {
 
 // The depths that are tried do not end with the memory: several requests share it.
 TEST(CalibrationQueues, AreLongerThanTheMemory) {
-  if (!CanRun(IoEngineKind::kUring)) GTEST_SKIP() << kNoIoUring;
-  RecordingIoEngine engine(*MakeIoEngine(IoEngineKind::kUring, {}, testing::TempDir()));
+  if (!CanRun(IoKind::kUring)) GTEST_SKIP() << kNoIoUring;
+  RecordingIoEngine engine(*MakeIoEngine(IoKind::kUring, {}, testing::TempDir()));
   CalibrationOptions options = kQuick;
   options.memory_bytes = 4 << 20;
   const auto profile = Calibrate(testing::TempDir(), engine, 0, options);

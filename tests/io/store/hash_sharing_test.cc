@@ -70,7 +70,7 @@ void ReapUntil(PageIo& pages, size_t left) {
 
 TEST(HashSharing, OtherThreadsHashOnlyWhatTheDevicesDoNotLimit) {
   const test::TempFolder folder(test::FastPlace());
-  SteppedIoEngine engine(*MakeIoEngine(IoEngineKind::kPosix, {}, folder.path()));
+  SteppedIoEngine engine(*MakeIoEngine(IoKind::kPosix, {}, folder.path()));
   auto store = Store::Open(
       {.folders = {folder / "store"}, .scratch = true, .page_bytes = kPageBytes}, &engine);
   ASSERT_TRUE(store.ok()) << store.status();
