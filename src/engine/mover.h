@@ -3,6 +3,12 @@
 // What the engine's callers may request: leases, ends of steps, and the calls that need the engine
 // or a tensor exclusively, which take turns. The mover passes these requests to Pager under the
 // lock (pager_driver.h). It decides nothing itself.
+//
+// Commit, Restore and Unregister take turns (mover_turns.cc). During a turn, calls that request a
+// lease, declare uses or end a step wait. A turn waits for no caller: if a caller holds a lease or
+// waits for one (for Unregister: of its tensor), the call fails, because that caller may need
+// another lease before it can go on. Commit and Restore also fail while a tensor is being
+// registered: a commit would contain a part of it.
 
 #ifndef SPILLWAY_ENGINE_MOVER_H_
 #define SPILLWAY_ENGINE_MOVER_H_

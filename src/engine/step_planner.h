@@ -83,11 +83,11 @@ class StepPlanner {
 
   // Ends the step and begins the next. The plan of the next is made anew if it assumes something
   // else about the tiles that it uses (which of them have bytes), if not all tiles fit into pinned
-  // memory any more, or if a reserved frame was taken since and the plan has a frame there. That
-  // test compares two offsets. So a plan is also made anew if one of its frames begins below the
-  // highest reserved frame of a tier and none lies where the new one does. So is a plan that was
-  // being made when the frame was taken. If a reserved frame was given back, every plan is made
-  // anew, to use the room. The cost does not grow with the step's events, and grows by one bit per
+  // memory any more, or if a tile was added that will rest where the plan has a frame. That test
+  // compares two offsets. So a plan is also made anew if one of its frames begins below the end of
+  // a tier's reserved frames and none lies where the new tile will. So is a plan that was being
+  // made when the tile was added. If a reserved frame was given back, every plan is made anew, to
+  // use the room. The cost does not grow with the step's events, and grows by one bit per
   // tile. InvalidArgument: leases are held. ResourceExhausted: the step was too long to record.
   absl::Status EndStep(double now, const TilesNow& tiles);
   // The plan of the step that is expected. Null if no step is expected, as after one that was too

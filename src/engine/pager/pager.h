@@ -6,8 +6,11 @@
 //
 // Its parts: page_table.h holds the state; room.h finds frames and chooses what to evict;
 // arrivals.h brings in tiles for leases and prefetches; plan_run.h follows a plan; flush.h writes
-// tiles for commits and write-behind. This file has the events, and the pump, which advances each
-// job as far as it can go.
+// tiles for commits and write-behind. This file has the events, and the pump.
+//
+// A lease, an eviction, a flush and a prefetch are each a job. TakeActions advances every job as
+// far as it can go, until none moves, and returns the actions. While a plan is followed, one run of
+// the pump has limits (PumpLimits), so that no hold of the lock grows with the number of tiles.
 //
 // Readers lease a tile without a lock while its lease count is open (lease_table.h).
 // OpenOrCloseCount opens the count when the tile's copy is ready and stays for now, and every

@@ -6,8 +6,13 @@
 // needs, it is *pulled*, that is, served on demand, in room that the plan leaves for this.
 // src/plan/MODEL.md has the proof.
 //
-// The plan's frames are preferences (plan_frames.h), so following can begin from any state of the
-// tiles.
+// The plan's frames are preferences (plan_frames.h): a copy that lies elsewhere leaves when its
+// lease ends. So following can begin from any state of the tiles.
+//
+// A use that the plan lacks is served beside it. A plan is abandoned, and the step goes on on
+// demand, when a step was another or has many such uses, when another plan is expected to come
+// next, when a transfer or a lease failed, when a new tile will rest where the plan has frames or
+// makes pinned memory too small for all tiles, and before a Restore or an Unregister.
 
 #ifndef SPILLWAY_ENGINE_PAGER_PLAN_RUN_H_
 #define SPILLWAY_ENGINE_PAGER_PLAN_RUN_H_

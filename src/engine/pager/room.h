@@ -5,6 +5,12 @@
 // (its copy is dropped if another tier has the bytes, and moved to another tier if not), and its
 // frame goes to the claim. When a tile is to be brought in is left to arrivals.h and plan_run.h.
 //
+// A tile in the window costs its bytes times a sum: 1 (forget), 1.5 (copy out) or 3 (write), up to
+// 1 if it was used lately, and 4 to 260 if a use is known to come. A tile that the plan drops next
+// costs nothing. A search looks at 128 frames and free runs, and continues if it has found no
+// window by then. If there is no window even after all transfers have ended, the lease fails and
+// names what is in the way.
+//
 // Room is always taken in the order device, then pinned, then NVMe, and nothing in pinned memory
 // ever waits for device room, so claims cannot wait for each other in a circle.
 

@@ -2,6 +2,10 @@
 //
 // Failures of writes, and of copies whose lease was already granted. No request waits for these, so
 // the failure is kept until it is reported to a caller. Externally synchronised.
+//
+// A write that fails leaves its tile as it was. The lease or the commit that waits for it fails at
+// once; otherwise the next Acquire or EndStep returns the error. A later commit tries again, in
+// another place unless there was no room, and fails only if that fails.
 
 #ifndef SPILLWAY_ENGINE_PAGER_WRITE_FAILURES_H_
 #define SPILLWAY_ENGINE_PAGER_WRITE_FAILURES_H_
