@@ -68,9 +68,12 @@ constexpr double kFillUntil = 0.12, kRequestsUntil = 0.4, kAgainUntil = 0.5, kRe
                  kWritesUntil = 0.83;
 // The first sample of a step is taken even if the step's time is over, and may last for this share.
 constexpr double kLeastForAStep = 0.1;
-// Bytes under way while request sizes are compared. With half as many, a stream of reads and writes
-// favours small requests, as such a device then has too few large ones.
+// What is under way while request sizes are compared: so many bytes, or less on a device that would
+// need longer than this for them. With half as many, a stream of reads and writes on a fast device
+// favours small requests, as the device then has too few large ones. A sample takes four times as
+// long, and nine are to be measured in 1.7 s, some of which may be slow.
 constexpr uint64_t kUnderWay = uint64_t{128} << 20;
+constexpr double kRequestSeconds = 0.03;
 // The work under way while numbers of writes beside reads are compared. A sample takes four times
 // as long, and five numbers are to be measured in the step's 1 s.
 constexpr double kMixedSeconds = 0.05;
@@ -229,35 +232,37 @@ class Calibrator {
   };
 
   absl::StatusOr<uint32_t> RequestBytes() {
-    SPILLWAY_ASSIGN_OR_RETURN(std::vector<double> shares, SharesOf(kRequestLadder, kRequestsUntil));
-    const size_t found = DefaultOrBest(shares, kDefaultRequest);
-    if (found == kDefaultRequest) return kDefaultRequestBytes;
-    // There may have been time for one sample of each, so the two are compared once more.
-    const uint32_t both[] = {kDefaultRequestBytes, kRequestLadder[found]};
-    SPILLWAY_ASSIGN_OR_RETURN(shares, SharesOf(both, kAgainUntil));
-    return both[DefaultOrBest(shares, 0)];
-  }
-
-  // Returns LeastShares of the request sizes, and notes the best rate of reads and of writes.
-  absl::StatusOr<std::vector<double>> SharesOf(std::span<const uint32_t> sizes, double until) {
     const uint64_t under_way =
-        std::min(kUnderWay, BytesOf(kLongestQueueSeconds, fill_bytes_per_second_));
+        std::min(kUnderWay, BytesOf(kRequestSeconds, fill_bytes_per_second_));
     std::vector<Mix> mixes;  // all kinds of load with the first size come first
-    for (const uint32_t size : sizes) {
+    for (const uint32_t size : kRequestLadder) {
       const auto requests = static_cast<int>(under_way / size);
       mixes.push_back({.request_bytes = size, .reads = requests});
       mixes.push_back({.request_bytes = size, .writes = requests});
       mixes.push_back({.request_bytes = size, .reads = requests / 2, .writes = requests / 2});
     }
-    SPILLWAY_ASSIGN_OR_RETURN(const std::vector<double> rates, Rates(mixes, until));
-    const size_t num_kinds = mixes.size() / sizes.size();
-    std::vector<std::vector<double>> by_kind(num_kinds);
-    for (size_t i = 0; i < rates.size(); ++i) by_kind[i % num_kinds].push_back(rates[i]);
+    SPILLWAY_ASSIGN_OR_RETURN(std::vector<double> rates,
+                              Rates(mixes, kRequestsUntil, /*any_queue=*/true));
+    constexpr size_t kNumKinds = 3;
+    std::vector<std::vector<double>> by_kind(kNumKinds);
+    for (size_t i = 0; i < rates.size(); ++i) by_kind[i % kNumKinds].push_back(rates[i]);
     for (const IoOp op : {IoOp::kRead, IoOp::kWrite}) {
       const auto kind = static_cast<size_t>(op);
-      for (const double rate : by_kind[kind]) best_[kind] = std::max(best_[kind], rate);
+      best_[kind] = *std::max_element(by_kind[kind].begin(), by_kind[kind].end());
     }
-    return LeastShares(by_kind);
+    const size_t found = DefaultOrBest(LeastShares(by_kind), kDefaultRequest);
+    if (found == kDefaultRequest) return kDefaultRequestBytes;
+    // There may have been time for one sample of each, so the two are compared once more, in the
+    // kind of load in which the default is slowest.
+    const auto share = [&](size_t kind) {
+      return by_kind[kind][kDefaultRequest] / by_kind[kind][found];
+    };
+    const size_t slowest = std::min({size_t{0}, size_t{1}, size_t{2}},
+                                    [&](size_t x, size_t y) { return share(x) < share(y); });
+    SPILLWAY_ASSIGN_OR_RETURN(rates, Rates({mixes[kDefaultRequest * kNumKinds + slowest],
+                                            mixes[found * kNumKinds + slowest]},
+                                           kAgainUntil, /*any_queue=*/true));
+    return DefaultOrBest(rates, 0) == 0 ? kDefaultRequestBytes : kRequestLadder[found];
   }
 
   // Finds the depth of one kind of request, and its rate.
@@ -269,6 +274,7 @@ class Calibrator {
       if (mix.bytes() > options_.queue_bytes) break;
       mixes.push_back(mix);
     }
+    const std::vector<Mix> all = mixes;
     // With fewer depths, each is measured more often. The deepest stays.
     const auto is_too_short = [best = best_[static_cast<size_t>(op)]](const Mix& mix) {
       const auto bytes = static_cast<double>(mix.bytes());
@@ -277,6 +283,11 @@ class Calibrator {
     const auto enough = std::find_if_not(mixes.begin(), mixes.end() - 1, is_too_short);
     mixes.erase(mixes.begin(), enough);
     SPILLWAY_ASSIGN_OR_RETURN(std::vector<double> rates, Rates(mixes, until));
+    // A device may have been faster before, for example until its cache was full.
+    if (mixes.size() < all.size() && IsTooLong(mixes[0], rates[0])) {
+      mixes = all;
+      SPILLWAY_ASSIGN_OR_RETURN(rates, Rates(mixes, until));
+    }
     rates = Smoothed(rates);
     const size_t found = SmallestGoodEnough(RunRates(rates, QueueBytes(mixes)));
     *depth = mixes[found].reads + mixes[found].writes;
@@ -297,7 +308,7 @@ class Calibrator {
     }
     // The last one lets all writes of the stream go, as all of a queue's depth does.
     mixes.back().mixed_writes = profile_.write_depth;
-    SPILLWAY_ASSIGN_OR_RETURN(const std::vector<double> rates, Rates(mixes, 1));
+    SPILLWAY_ASSIGN_OR_RETURN(const std::vector<double> rates, Rates(mixes, 1, /*any_queue=*/true));
     return mixes[SmallestGoodEnough(rates)].mixed_writes;
   }
 
@@ -314,15 +325,17 @@ class Calibrator {
   }
 
   // Returns the median rate of each mix, in bytes per second. It is 0 if there was no time for the
-  // mix, or if its queue would be too long at the best rate so far.
-  absl::StatusOr<std::vector<double>> Rates(const std::vector<Mix>& mixes, double until) {
+  // mix, or if its queue would be too long at the best rate so far and not any queue may be tried.
+  absl::StatusOr<std::vector<double>> Rates(const std::vector<Mix>& mixes, double until,
+                                            bool any_queue = false) {
     std::vector<std::vector<double>> samples(mixes.size());
     const double end = start_ + until * absl::ToDoubleSeconds(options_.limit);
     double best = 0;
     for (int round = 0; round < kRepetitions; ++round) {
       for (size_t i = 0; i < mixes.size(); ++i) {
         const bool is_first = round == 0 && i == 0;
-        if (!is_first && (base::Now() >= end || IsTooLong(mixes[i], best))) continue;
+        const bool is_too_long = !any_queue && IsTooLong(mixes[i], best);
+        if (!is_first && (base::Now() >= end || is_too_long)) continue;
         const absl::Duration least = (is_first ? kLeastForAStep : 0) * options_.limit;
         const absl::Duration left = absl::Seconds(end - base::Now());
         SPILLWAY_ASSIGN_OR_RETURN(
@@ -338,7 +351,6 @@ class Calibrator {
   }
 
   static bool IsTooLong(const Mix& mix, double bytes_per_second) {
-    if (mix.mixed_writes > 0) return false;  // its depths were found separately
     return mix.bytes() > kShortestQueue &&
            static_cast<double>(mix.bytes()) > kLongestQueueSeconds * bytes_per_second;
   }

@@ -9,10 +9,10 @@
 // hashes or sleeps submits nothing for a while, and a shallow queue runs empty. So RunRates takes
 // off each rate what a run would lose in such gaps, and the smallest depth within 3% of the best is
 // chosen. Without that, and without Smoothed, the luck of one sample decides among depths that a
-// calibration cannot tell apart. No queue holds more than 150 ms of work, because an arriving read
-// waits for everything in the queue. Smaller requests cost more CPU time, and larger ones leave
-// less waiting work that a later request can overtake. So requests have kDefaultRequestBytes unless
-// another size is clearly faster over reads, writes and both together.
+// calibration cannot tell apart. No queue holds more than 150 ms of work, but for the shortest,
+// because an arriving read waits for everything in the queue. Smaller requests cost more CPU time,
+// and larger ones leave less waiting work that a later request can overtake. So requests have
+// kDefaultRequestBytes unless another size is clearly faster over reads, writes and both together.
 //
 // The depths end at kMaxQueueDepth requests or at a quarter of the pinned budget, whichever is
 // less. Memory does not grow with them: where a queue is longer than memory_bytes, several of its
@@ -56,11 +56,11 @@ struct CalibrationOptions {
 };
 
 // Measures the device that `folder` lies on, through `engine`. Afterwards the engine's queues for
-// `device` have the depths of the profile. Takes five or six seconds: options.limit, and the time
-// of the requests that are in flight when a step's time is over. REQUIRES: nothing is in flight and
-// no buffer is announced, because all buffers are removed. ResourceExhausted if there is no room
-// for the file or no memory; DeadlineExceeded if nothing could be measured within the limit; else
-// the I/O's status.
+// `device` have the depths of the profile. Takes five or six seconds: the time to map the memory,
+// options.limit, and the time of the requests that are in flight when a step's time is over.
+// REQUIRES: nothing is in flight and no buffer is announced, because all buffers are removed.
+// ResourceExhausted if there is no room for the file or no memory; DeadlineExceeded if nothing
+// could be measured within the limit; else the I/O's status.
 absl::StatusOr<DeviceProfile> Calibrate(const std::string& folder, IoEngine& engine,
                                         uint16_t device, const CalibrationOptions& options = {});
 
