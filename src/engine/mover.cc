@@ -288,7 +288,8 @@ EngineStats Mover::Stats() {
     stats.plan.time_bound_seconds = bound.seconds;
     stats.plan.compute_seconds = bound.computing;
     stats.plan.transfer_seconds = bound.transfers;
-  } catch (const std::bad_alloc&) {  // bounds that there is no memory for stay zero
+  } catch (const std::bad_alloc&) {
+    stats.plan.time_bound_seconds = 0;  // bounds that there is no memory for are unknown
   }
   plans_->Free(std::move(followed));
   plans_->Free(std::move(last.plan));
