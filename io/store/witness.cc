@@ -23,7 +23,7 @@ constexpr char kTitle[] = "Spillway commit\n";
 constexpr int kVersion = 1;
 constexpr size_t kMaxBytes = 512;  // one sector: it is written whole or not at all
 
-int OpenRetrying(const std::string& path, int flags) {
+int OpenWitness(const std::string& path, int flags) {
   int fd;
   do {
     fd = ::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
@@ -80,7 +80,7 @@ absl::Status Witness::Check(const std::optional<CatalogCommit>& last) const {
 
 absl::Status Witness::CheckFile(const std::string& path,
                                 const std::optional<CatalogCommit>& last) const {
-  const int fd = OpenRetrying(path, O_RDONLY);
+  const int fd = OpenWitness(path, O_RDONLY);
   // A file that is not there, or that its device cannot read, says nothing.
   if (fd < 0 && (errno == ENOENT || errno == EIO)) return absl::OkStatus();
   if (fd < 0) return FileErrorToStatus(errno, absl::StrCat("open ", path));
@@ -123,7 +123,7 @@ absl::Status Witness::CheckFile(const std::string& path,
 // taken the folder's place.
 int Witness::Open(const StoreFolder& folder) {
   if (!folder.CheckIsThere().ok()) return -1;
-  const int fd = OpenRetrying(folder.WitnessPath(), O_RDWR | O_CREAT);
+  const int fd = OpenWitness(folder.WitnessPath(), O_RDWR | O_CREAT);
   if (fd < 0 || folder.CheckIsThere().ok()) return fd;
   ::close(fd);
   return -1;
