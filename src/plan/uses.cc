@@ -2,6 +2,8 @@
 
 #include "src/plan/uses.h"
 
+#include <algorithm>
+
 #include "src/base/bytes.h"
 
 namespace spillway::plan {
@@ -62,11 +64,16 @@ class UseList {
 // tile is away from it.
 void PlaceUses(const Trace& trace, const EventsByTile& events, Tier tier, bool is_last,
                Retention* retention) {
+  const auto is_leased = [&](TileIndex tile) {
+    return std::ranges::any_of(events.Of(tile), [&](uint32_t event) {
+      return trace.events[event].kind == Kind::kAcquire;
+    });
+  };
   for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
     const TraceTile& of = trace.tiles[tile];
     if (of.has_reserved_frame(tier)) {
       retention->reserved_frame[tile] = of.reserved_frame->offset;
-    } else if (of.rest == tier && !of.reserved_frame && !is_last && events.Of(tile).empty()) {
+    } else if (of.rest == tier && !of.reserved_frame && !is_last && !is_leased(tile)) {
       retention->reserved_frame[tile] = kReservedLater;
     }
   }

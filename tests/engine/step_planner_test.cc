@@ -146,6 +146,24 @@ TEST_F(StepPlannerTest, ANewTileThatWillRestInMemoryVoidsThePlansThatHaveFramesT
   EXPECT_FALSE(IsPlannedAnew()) << "the plan leaves the room to it";
 }
 
+TEST_F(StepPlannerTest, ANewTileThatWillRestInMemoryVoidsThePlanThatIsBeingMade) {
+  AddTiles(kTiles);
+  planner_.Recording()->Acquire(1, Tier::kPinned, Access::kRead, 0, 0);
+  planner_.Recording()->Release(1, Tier::kPinned, Access::kRead, 0);
+  ASSERT_TRUE(planner_.EndStep(0, {.with_bytes = with_bytes_}).ok());
+  (void)planner_.Next();  // requests it
+  ASSERT_TRUE(service_.Wait().ok());
+  Tile& resting = tiles_.emplace_back();
+  resting.size_bytes = 4096;
+  resting.rest = Tier::kPinned;
+  planner_.AddTile(kTiles, 0);
+  const auto next = planner_.Next();
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ(*next, nullptr);
+  ASSERT_TRUE(service_.Wait().ok());
+  EXPECT_NE(planner_.Next().value_or(nullptr), nullptr);
+}
+
 TEST_F(StepPlannerTest, AReservedFrameVoidsThePlansThatHaveAFrameThere) {
   AddTiles(1);
   tiles_[0].rest = Tier::kPinned;
