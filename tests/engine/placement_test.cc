@@ -343,6 +343,59 @@ TEST_P(Placed, WhatPassesByLeavesTheRoomBesideInOnePiece) {
   EXPECT_TRUE(lease.ok()) << lease.status();
 }
 
+// A held lease is in the way of the last tile that stays, whose frame comes to lie above the
+// others. The room that the lease leaves behind is the only room beside them.
+TEST_P(Placed, RoomBelowAFrameThatHadToLieElsewhereIsUsed) {
+  pinned_bytes_ = (kTiles + 1) * kTileBytes;
+  Open(Place(Role::kMoment, Tier::kPinned));
+  const TensorId gradient = Register(Role::kGradient, 2 * kTiles);
+  Pass(gradient, Tier::kPinned, Access::kReadWrite, 0, 1);
+  TensorId moment;
+  {
+    const auto held = engine_->AcquireHost({gradient, 2 * kTiles - 1}, Access::kReadWrite);
+    ASSERT_TRUE(held.ok()) << held.status();
+    moment = Register(Role::kMoment);
+    Pass(moment, Tier::kPinned, Access::kReadWrite, 0, 1);
+  }
+  Pass(gradient, Tier::kDevice, Access::kReadWrite, 1, 2);
+  ASSERT_TRUE(engine_->Commit("1").ok());
+  Pass(gradient, Tier::kPinned, Access::kReadWrite, 2, 3);
+  Pass(moment, Tier::kPinned, Access::kReadWrite, 1, 2);
+  ASSERT_TRUE(engine_->Commit("2").ok());
+}
+
+// The frame of a larger tile does not fit where the frame of a tensor that is gone was. Other tiles
+// have no other room, also while a tile that stays does not have its frame yet.
+TEST_P(Placed, RoomBetweenFramesThatStayIsUsed) {
+  pinned_bytes_ = 8 * kTileBytes;
+  Open(Place(Role::kMoment, Tier::kPinned));
+  const auto moment = [this](const char* name, int64_t rows) {
+    const auto id = engine_->Register(
+        {.name = name, .shape = {rows, kTileBytes / 4}, .role = Role::kMoment, .tile_rows = rows});
+    EXPECT_TRUE(id.ok()) << id.status();
+    Pass(*id, Tier::kPinned, Access::kReadWrite, 0, 1);
+    return *id;
+  };
+  const TensorId gradient = Register(Role::kGradient, 3);
+  const TensorId goes = moment("goes", 2);
+  const TensorId stays = moment("stays", 2);
+  Pass(gradient, Tier::kPinned, Access::kReadWrite, 0, 1);
+  ASSERT_TRUE(engine_->Unregister(goes).ok());
+  const TensorId large = moment("large", 4);
+  Pass(gradient, Tier::kPinned, Access::kReadWrite, 1, 2);
+  const auto waits =
+      engine_->Register({.name = "waits", .shape = {1, kTileBytes / 4}, .role = Role::kMoment});
+  ASSERT_TRUE(waits.ok()) << waits.status();
+  Repeat([&](uint32_t i) {
+    Pass(gradient, Tier::kDevice, Access::kReadWrite, 2 * i + 2, 2 * i + 3);
+    Pass(gradient, Tier::kPinned, Access::kReadWrite, 2 * i + 3, 2 * i + 4);
+    Pass(stays, Tier::kPinned, Access::kReadWrite, i + 1, i + 2);
+    Pass(large, Tier::kPinned, Access::kReadWrite, i + 1, i + 2);
+  });
+  Pass(*waits, Tier::kPinned, Access::kReadWrite, 0, 1);
+  Pass(gradient, Tier::kPinned, Access::kRead, 18, 18);
+}
+
 INSTANTIATE_TEST_SUITE_P(Policies, Placed,
                          testing::Values(plan::Policy::kPlanned, plan::Policy::kLru,
                                          plan::Policy::kNone, engine::kOnDemand),

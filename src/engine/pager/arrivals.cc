@@ -13,10 +13,10 @@ Outcome Arrivals::AdvanceAcquire(Job& job) {
   if (job.use && !job.pulled) return AdvancePlanned(job);
   Page& page = pages_[job.tile];
   Copy& target = page.copy(job.tier);
-  const bool makes_way = job.tier == Tier::kPinned && pages_.IsInReservedRange(job.tile) &&
-                         !target.leaving && !page.is_moving() &&
-                         pages_.failures().MayWriteUnasked() &&
-                         !plan_.LiesAsPlanned(job.tile, job.tier);
+  const bool makes_way =
+      job.tier == Tier::kPinned && pages_.IsInReservedRange(job.tile) && !target.leaving &&
+      !page.is_moving() && pages_.failures().MayWriteUnasked() &&
+      !plan_.LiesAsPlanned(job.tile, job.tier) && room_.IsFor(job.tile, job.tier, job.position);
   if (makes_way && pages_.leases().Close(job.tile, Tier::kPinned))
     room_.StartEvict(job.tile, Tier::kPinned);
   // A tile that is on its way to its resting place on NVMe is not leased in either tier.

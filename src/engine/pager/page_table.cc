@@ -55,7 +55,7 @@ TileIndex PageTable::AddTile(uint64_t size_bytes, Role role, bool transient, boo
 bool PageTable::IsInReservedRange(TileIndex tile) const {
   const Page& page = pages_[tile];
   const Copy& held = page.copy(Tier::kPinned);
-  return held.is_ready() && held.offset < resting_.reserved_bytes(Tier::kPinned) &&
+  return held.is_ready() && held.offset < resting_.avoided_bytes(Tier::kPinned) &&
          !page.tile->rest && options_.has_store;
 }
 
@@ -85,7 +85,7 @@ void PageTable::HoldFrame(TileIndex tile, Tier tier, uint64_t offset, const Job*
   copy.holder = holder;
   Count(tile, tier, true);
   if (!pages_[tile].is_reserved(tier)) return;
-  tiles_[tile].reserved_frame = offset;
+  if (tiles_[tile].reserved_frame.exchange(offset) == Tile::kNoFrame) resting_.FrameTaken(tier);
   const uint64_t end = offset + pages_[tile].frame_bytes();
   if (end > reserved_.end[At(tier)]) reserved_.Add(tier, end);
 }

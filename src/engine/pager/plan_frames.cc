@@ -57,7 +57,7 @@ PlanFrames::Step PlanFrames::Take(TileIndex tile, Tier tier, uint64_t offset) {
   if (arena.AllocateAt(offset, frame_bytes, tile)) {
     taken = offset;
   } else if (any) {
-    taken = arena.Allocate(frame_bytes, tile, pages_.resting().reserved_bytes(tier));
+    taken = arena.Allocate(frame_bytes, tile, pages_.resting().avoided_bytes(tier));
   }
   if (taken) {
     pages_.HoldFrame(tile, tier, *taken, /*holder=*/nullptr);

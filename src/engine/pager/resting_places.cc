@@ -12,14 +12,19 @@ RestingPlaces::RestingPlaces(uint64_t pinned_bytes)
 void RestingPlaces::Add(TileIndex index, Tile* tile) {
   placed_.Set(index, tile->rest.has_value());
   frames_bytes_ += tile->frame_bytes();
-  if (tile->has_reserved_frame()) reserved_bytes_[At(*tile->rest)] += tile->frame_bytes();
+  if (tile->has_reserved_frame()) {
+    reserved_bytes_[At(*tile->rest)] += tile->frame_bytes();
+    ++not_taken_[At(*tile->rest)];
+  }
   if (!HasOwnPlace(*tile)) return;
   own_begin_ -= tile->frame_bytes();
   tile->own_place = own_begin_;
 }
 
 void RestingPlaces::Remove(const Tile& tile) {
-  if (tile.has_reserved_frame()) reserved_bytes_[At(*tile.rest)] -= tile.frame_bytes();
+  if (!tile.has_reserved_frame()) return;
+  reserved_bytes_[At(*tile.rest)] -= tile.frame_bytes();
+  if (tile.reserved_frame == Tile::kNoFrame) --not_taken_[At(*tile.rest)];
 }
 
 }  // namespace spillway::engine

@@ -35,6 +35,12 @@ Room::Answer Room::EnsureFrame(Job& job, Tier tier, uint64_t position, absl::Sta
     offset = Allocate(tile, tier, &waits);
     if (waits) return Answer::kWaiting;
     if (!offset) window = FindWindow(tier, frame_bytes, position);
+    // A tile that can leave again takes room that reserved frames will need, if there is no other.
+    const bool may_leave = tier == Tier::kDevice || pages_.options().has_store;
+    if (!offset && !window.possible && may_leave) {
+      offset = pages_.arena(tier).Allocate(frame_bytes, tile);
+      if (!offset) window = FindWindowFrom(0, tier, frame_bytes, position);
+    }
   }
   if (offset) {
     pages_.HoldFrame(tile, tier, *offset, &job);
@@ -68,7 +74,7 @@ std::optional<uint64_t> Room::Allocate(TileIndex tile, Tier tier, bool* waits) {
   }
   // Any frame will do: a plan may have used the tile's own place for a moment, for a tile that
   // rests elsewhere.
-  const auto any = arena.Allocate(frame_bytes, tile, pages_.resting().reserved_bytes(tier));
+  const auto any = arena.Allocate(frame_bytes, tile, pages_.resting().avoided_bytes(tier));
   if (!any && plan_ != nullptr) *waits = plan_->follower().IsRoomComing(tier);
   return any;
 }
@@ -84,7 +90,7 @@ Room::Answer Room::EnsureReservedFrame(Job& job, absl::Status* why) {
 
 bool Room::IsFor(TileIndex tile, Tier tier, uint64_t position) const {
   const uint64_t frame_bytes = pages_[tile].frame_bytes();
-  return pages_.arena(tier).HasFree(frame_bytes, pages_.resting().reserved_bytes(tier)) ||
+  return pages_.arena(tier).HasFree(frame_bytes, pages_.resting().avoided_bytes(tier)) ||
          FindWindow(tier, frame_bytes, position).found;
 }
 

@@ -81,9 +81,9 @@ double Room::CostOf(const Page& page, const ArenaMap::Segment& segment, Tier tie
 // Finds the cheapest window. In a small arena it searches the whole arena. In a large arena it
 // searches from the end of the last claim, so that successive searches go round the arena; if there
 // is no window from there, it searches from the start. The range that is left to reserved frames is
-// never searched.
+// not searched.
 Room::Window Room::FindWindow(Tier tier, uint64_t size_bytes, uint64_t position) const {
-  const uint64_t start = pages_.resting().reserved_bytes(tier), next = claimed_until_[At(tier)];
+  const uint64_t start = pages_.resting().avoided_bytes(tier), next = claimed_until_[At(tier)];
   const bool is_large = pages_.arena(tier).segments().size() > pages_.options().most_weighed;
   if (is_large && next > start) {
     const Window near = FindWindowFrom(next, tier, size_bytes, position);
