@@ -126,11 +126,10 @@ void BM_EndStep(benchmark::State& state) {
       }
     }
     state.ResumeTiming();
-    if (!planner.EndStep(0, {.with_bytes = with_bytes}).ok())
-      return state.SkipWithError("the step did not end");
-    (void)planner.Next();
+    if (!planner.EndStep(0).ok()) return state.SkipWithError("the step did not end");
+    (void)planner.Next({.with_bytes = with_bytes});
     (void)service.Wait();
-    const auto plan = planner.Next();
+    const auto plan = planner.Next({.with_bytes = with_bytes});
     if (!plan.ok()) return state.SkipWithError(std::string(plan.status().message()).c_str());
   }
 }

@@ -207,7 +207,7 @@ absl::Status Mover::EndStep() {
   if (plans_ != nullptr) {
     const uint64_t run_before = pager_.plan().run();
     pager_.plan().EndStep();
-    absl::Status planned = planner_.EndStep(base::Now(), pager_.pages().Now());
+    absl::Status planned = planner_.EndStep(base::Now());
     planned.Update(TakeUpPlan());
     // A step that cannot be planned is served on demand, and the stats report why.
     not_planned_ = std::string(planned.message());
@@ -220,7 +220,7 @@ absl::Status Mover::EndStep() {
 
 absl::Status Mover::TakeUpPlan() {
   while (true) {
-    const auto next = planner_.Next();
+    const auto next = planner_.Next(pager_.pages().Now());
     if (next.ok() && next->get() == pager_.plan().followed()) return absl::OkStatus();
     pager_.plan().Abandon(/*deviated=*/false);
     // A plan can be started only when no lease is left, not even one that waits for a stream. If
@@ -257,6 +257,7 @@ absl::Status Mover::WaitForPlan() {
 
 EngineStats Mover::Stats() {
   EngineStats stats;
+  const double begin = base::Now();
   StepPlanner::LastStep last;
   std::shared_ptr<const PlanFollower> followed;
   plan::Rates rates;
@@ -293,6 +294,9 @@ EngineStats Mover::Stats() {
   }
   plans_->Free(std::move(followed));
   plans_->Free(std::move(last.plan));
+  const Entry entry(this);
+  plan::StepRecorder* const trace = planner_.Recording();
+  if (trace != nullptr && planner_.is_between_steps()) trace->LeaveOut(begin, base::Now());
   return stats;
 }
 

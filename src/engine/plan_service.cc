@@ -131,7 +131,8 @@ PlanService::Made PlanService::MakeNow(const TraceMaker& step) const {
   try {
     return Plan(step);
   } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("there is not enough memory to plan the step");
+    return absl::UnavailableError(
+        "there is not enough memory to plan the step; the next EndStep tries again");
   }
 }
 

@@ -55,7 +55,8 @@ class PlanService {
   // Whether a plan is being made, or is made and was not taken yet.
   bool is_busy() const;
   // Returns the plan that has been made, once; empty if there is none. An error in place of the
-  // plan is that of plan::Validate or plan::MakePlan.
+  // plan is that of plan::Validate or plan::MakePlan, or Unavailable if there was no memory to make
+  // it.
   std::optional<Made> Take();
   // Waits until no plan is being made. Cancelled if interrupted.
   absl::Status Wait();

@@ -52,7 +52,7 @@ uint64_t StepPlanner::Expected(uint64_t last) const {
   return usual->second.seen > step.seen ? usual->first : last;
 }
 
-absl::Status StepPlanner::EndStep(double now, const TilesNow& tiles) {
+absl::Status StepPlanner::EndStep(double now) {
   for (std::shared_ptr<const void>& left : std::exchange(left_, {}))
     service_->Free(std::move(left));
   const uint64_t fingerprint = recorder_.fingerprint();
@@ -87,7 +87,6 @@ absl::Status StepPlanner::EndStep(double now, const TilesNow& tiles) {
     ++it->second.followed_by[fingerprint];
   last_ = fingerprint;
   expected_ = Expected(fingerprint);
-  Update(&known_.at(expected_), tiles);
   return absl::OkStatus();
 }
 
@@ -147,17 +146,19 @@ PlanService::TraceMaker StepPlanner::TraceOf(const Known& step) const {
   };
 }
 
-absl::StatusOr<std::shared_ptr<PlanFollower>> StepPlanner::Next() {
+absl::StatusOr<std::shared_ptr<PlanFollower>> StepPlanner::Next(const TilesNow& tiles) {
   TakeMade();
   const auto found = known_.find(expected_);
   if (found == known_.end()) return nullptr;
   Known& next = found->second;
+  Update(&next, tiles);
   if (next.request == 0) {
     next.failure = absl::OkStatus();
     if (service_->is_busy()) return nullptr;
     SPILLWAY_RETURN_IF_ERROR(service_->Make(TraceOf(next)));
     next.request = ++requests_;
   }
+  if (absl::IsUnavailable(next.failure)) next.request = 0;  // the next call tries again
   SPILLWAY_RETURN_IF_ERROR(next.failure);
   return next.plan_request == next.request ? next.plan : nullptr;
 }

@@ -81,22 +81,25 @@ class StepPlanner {
   // last EndStep than a step has, for example because EndStep is never called.
   plan::StepRecorder* Recording();
 
-  // Ends the step and begins the next. The plan of the next is made anew if it assumes something
-  // else about the tiles that it uses (which of them have bytes), if not all tiles fit into pinned
-  // memory any more, or if a tile was added that will rest where the plan has a frame. That test
-  // compares two offsets. So a plan is also made anew if one of its frames begins below the end of
-  // a tier's reserved frames and none lies where the new tile will. So is a plan that was being
-  // made when the tile was added. If a reserved frame was given back, every plan is made anew, to
-  // use the room. The cost does not grow with the step's events, and grows by one bit per
-  // tile. InvalidArgument: leases are held. ResourceExhausted: the step was too long to record.
-  absl::Status EndStep(double now, const TilesNow& tiles);
+  // Ends the step and begins the next. InvalidArgument: leases are held. ResourceExhausted: the
+  // step was too long to record.
+  absl::Status EndStep(double now);
   // The plan of the step that is expected. Null if no step is expected, as after one that was too
   // long to record, and while the plan is being made; call again later. Only one caller may follow
   // the plan. It drops the plan before the next EndStep if Next returns another one by then.
-  // ResourceExhausted: the step does not fit, or no thread can be started to make the plan: call
-  // again later. InvalidArgument: leases did not end in the step in which they began, or the trace
-  // is invalid in another way.
-  absl::StatusOr<std::shared_ptr<PlanFollower>> Next();
+  // ResourceExhausted: the step does not fit, or no thread can be started to make the plan.
+  // Unavailable: there was no memory to make the plan. Call again later in both cases.
+  // InvalidArgument: leases did not end in the step in which they began, or the trace is invalid in
+  // another way.
+  //
+  // The plan is made anew if it assumes something else about the tiles that it uses (which of them
+  // have bytes), if not all tiles fit into pinned memory any more, or if a tile was added that will
+  // rest where the plan has a frame. That test compares two offsets. So a plan is also made anew if
+  // one of its frames begins below the end of a tier's reserved frames and none lies where the new
+  // tile will. So is a plan that was being made when the tile was added. If a reserved frame was
+  // given back, every plan is made anew, to use the room. The cost does not grow with the step's
+  // events, and grows by one bit per tile.
+  absl::StatusOr<std::shared_ptr<PlanFollower>> Next(const TilesNow& tiles);
   // Whether nothing was recorded since the last step's end.
   bool is_between_steps() const { return recorder_.num_events() == 0 && !is_too_long_; }
 

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <memory>
+#include <new>
 #include <optional>
 
 #include "tests/engine/no_new_threads.h"
@@ -27,12 +29,14 @@ class StepPlannerTest : public testing::Test {
   }
   // Ends a step and waits for the plan of the next.
   absl::Status EndStep(double now) {
-    absl::Status ended = planner_.EndStep(
-        now, {.with_bytes = with_bytes_, .reserved = reserved_, .all_fit = all_fit_});
+    absl::Status ended = planner_.EndStep(now);
     if (!ended.ok()) return ended;
-    (void)planner_.Next();  // requests it
+    (void)Next();  // requests it
     if (absl::Status made = service_.Wait(); !made.ok()) return made;
-    return planner_.Next().status();
+    return Next().status();
+  }
+  absl::StatusOr<std::shared_ptr<PlanFollower>> Next() {
+    return planner_.Next({.with_bytes = with_bytes_, .reserved = reserved_, .all_fit = all_fit_});
   }
 
   // Reads tiles 1 to 6 in pinned memory, one after the other. Returns whether the plan of that step
@@ -150,18 +154,47 @@ TEST_F(StepPlannerTest, ANewTileThatWillRestInMemoryVoidsThePlanThatIsBeingMade)
   AddTiles(kTiles);
   planner_.Recording()->Acquire(1, Tier::kPinned, Access::kRead, 0, 0);
   planner_.Recording()->Release(1, Tier::kPinned, Access::kRead, 0);
-  ASSERT_TRUE(planner_.EndStep(0, {.with_bytes = with_bytes_}).ok());
-  (void)planner_.Next();  // requests it
+  ASSERT_TRUE(planner_.EndStep(0).ok());
+  (void)Next();  // requests it
   ASSERT_TRUE(service_.Wait().ok());
   Tile& resting = tiles_.emplace_back();
   resting.size_bytes = 4096;
   resting.rest = Tier::kPinned;
   planner_.AddTile(kTiles, 0);
-  const auto next = planner_.Next();
+  const auto next = Next();
   ASSERT_TRUE(next.ok()) << next.status();
   EXPECT_EQ(*next, nullptr);
   ASSERT_TRUE(service_.Wait().ok());
-  EXPECT_NE(planner_.Next().value_or(nullptr), nullptr);
+  EXPECT_NE(Next().value_or(nullptr), nullptr);
+}
+
+// The step has ended, its plan is made, and then a tile loses its bytes, as by a Restore.
+TEST_F(StepPlannerTest, APlanThatWasMadeIsVoidIfTheTilesChangeBeforeItIsTaken) {
+  AddTiles(kTiles);
+  ASSERT_TRUE(IsPlannedAnew());
+  with_bytes_.Set(1, false);
+  const auto next = Next();
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ(*next, nullptr);
+  ASSERT_TRUE(service_.Wait().ok());
+  EXPECT_NE(Next().value_or(nullptr), nullptr);
+}
+
+// The service's answer to the planner is replaced by that of a request that ran out of memory.
+TEST_F(StepPlannerTest, APlanThatThereWasNoMemoryForIsRequestedAgain) {
+  AddTiles(kTiles);
+  planner_.Recording()->Acquire(1, Tier::kPinned, Access::kRead, 0, 0);
+  planner_.Recording()->Release(1, Tier::kPinned, Access::kRead, 0);
+  ASSERT_TRUE(planner_.EndStep(0).ok());
+  EXPECT_EQ(Next().value_or(nullptr), nullptr);
+  ASSERT_TRUE(service_.Wait().ok());
+  ASSERT_TRUE(service_.Take().has_value());
+  ASSERT_TRUE(service_.Make([](const auto&) -> plan::Trace { throw std::bad_alloc(); }).ok());
+  ASSERT_TRUE(service_.Wait().ok());
+  EXPECT_TRUE(absl::IsUnavailable(Next().status()));
+  EXPECT_EQ(Next().value_or(nullptr), nullptr);
+  ASSERT_TRUE(service_.Wait().ok());
+  EXPECT_NE(Next().value_or(nullptr), nullptr);
 }
 
 TEST_F(StepPlannerTest, AReservedFrameVoidsThePlansThatHaveAFrameThere) {
@@ -197,14 +230,14 @@ TEST(StepPlannerAlone, AStepIsPlannedLaterIfNoThreadCouldBeStarted) {
   for (int step = 0; step < 3; ++step) {
     planner.Recording()->Acquire(0, Tier::kPinned, Access::kRead, 0, 0);
     planner.Recording()->Release(0, Tier::kPinned, Access::kRead, 0);
-    ASSERT_TRUE(planner.EndStep(0, {.with_bytes = with_bytes}).ok());
+    ASSERT_TRUE(planner.EndStep(0).ok());
     if (step == 2) service->Start();
-    const auto next = planner.Next();
+    const auto next = planner.Next({.with_bytes = with_bytes});
     EXPECT_EQ(absl::IsResourceExhausted(next.status()), step < 2) << next.status();
     EXPECT_EQ(planner.plans_made(), 0u);
   }
   ASSERT_TRUE(service->Wait().ok());
-  const auto next = planner.Next();
+  const auto next = planner.Next({.with_bytes = with_bytes});
   ASSERT_TRUE(next.ok()) << next.status();
   EXPECT_NE(*next, nullptr);
 }
@@ -218,17 +251,17 @@ TEST_F(StepPlannerTest, AStepKeepsItsTimeBoundWhileItsPlanIsMadeAgain) {
   };
   lease(0);
   ASSERT_TRUE(EndStep(1).ok());
-  const auto before = planner_.Next();
+  const auto before = Next();
   ASSERT_TRUE(before.ok());
   ASSERT_NE(*before, nullptr);
   lease(1);
-  const TilesNow tiles{.with_bytes = with_bytes_, .reserved = {.given_back = 1}};
-  ASSERT_TRUE(planner_.EndStep(2, tiles).ok());
+  reserved_.given_back = 1;
+  ASSERT_TRUE(planner_.EndStep(2).ok());
   EXPECT_EQ(planner_.last_step().At({}).computing, 1);
-  (void)planner_.Next();  // requests another plan
+  (void)Next();  // requests another plan
   EXPECT_EQ(planner_.last_step().At({}).computing, 1);
   ASSERT_TRUE(service_.Wait().ok());
-  const auto after = planner_.Next();
+  const auto after = Next();
   ASSERT_TRUE(after.ok());
   EXPECT_NE(*after, *before);
 }
@@ -247,7 +280,7 @@ TEST_F(StepPlannerTest, AStepThatCouldNotHappenIsLearnedAnew) {
   planner_.Recording()->Acquire(0, Tier::kPinned, Access::kRead, 3, 3);
   planner_.Recording()->Release(0, Tier::kPinned, Access::kRead, 4);
   EXPECT_TRUE(EndStep(4).ok());
-  EXPECT_NE(*planner_.Next(), nullptr);
+  EXPECT_NE(*Next(), nullptr);
 }
 
 TEST_F(StepPlannerTest, AStepThatIsTooLongHasNoTimeBound) {
