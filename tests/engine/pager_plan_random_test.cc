@@ -310,7 +310,8 @@ Sum RunMany(const SimulationSetup& base, uint64_t most_runs) {
     sum.deviations += simulation.stats().plan.deviations;
     sum.runs_again += simulation.num_runs_again();
   }
-  // Of a run's 15 steps, 2 to 6 follow a plan to their end, in a sample of 25 runs at least 0.9.
+  // Of a run's 15 steps, 2 to 6 follow a plan to their end. In 200 samples of 25 runs there were at
+  // least 0.6 a run.
   EXPECT_GT(sum.steps, runs / 8);
   EXPECT_GT(sum.pulled, 0u);
   EXPECT_GT(sum.deviations, 0u);
