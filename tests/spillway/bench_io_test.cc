@@ -182,6 +182,33 @@ echo '"write":{"io_bytes":67108864,"runtime":100}}]}'
   EXPECT_EQ(rows, 1);
 }
 
+// In fio's place is a script that moves 1 GB/s at every job.
+TEST_F(BenchIoTest, MainRowsAreComparedWithFioBesideHashingToo) {
+  WriteFile(folder_ / "fio", R"(#!/bin/sh
+[ "$1" = --version ] && exec echo fio-9.9
+echo '{"jobs":[{"usr_cpu":1,"sys_cpu":1,"job_runtime":100,'
+echo '"write":{"io_bytes":100000000,"runtime":100}}]}'
+)");
+  std::filesystem::permissions(folder_ / "fio", std::filesystem::perms::owner_all);
+  const std::string with_fio = "export PATH=" + folder_.path() + ":$PATH;";
+  const Ended ended = RunInShell(with_fio, Short(a_) + Arguments{"--json"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const Json json = ended.json();
+  int rows = 0;
+  for (const Json& row : json["rows"]) {
+    SCOPED_TRACE(row.dump());
+    ASSERT_EQ(row.contains("fio_beside_hashing"), row.contains("without_checksums"));
+    if (!row.contains("fio_beside_hashing")) continue;
+    ++rows;
+    const Json& beside = row["fio_beside_hashing"];
+    EXPECT_EQ(beside.at("bytes_per_second"), 1e9);
+    EXPECT_EQ(beside.at("share"), row.at("share_of_fio")) << "the script is as fast as before";
+  }
+  EXPECT_EQ(rows, 6) << "reads, writes and both, of 1 and 4 MiB";
+  const Ended table = RunInShell(with_fio, Short(a_));
+  EXPECT_THAT(table.out, HasSubstr("hashing: fio's GB/s while"));
+}
+
 TEST_F(BenchIoTest, TheCeilingMovesNothingAndSaysWhatEachPartTakes) {
   if (!io::CanRun(IoKind::kUring)) GTEST_SKIP() << io::kNoIoUring;
   const Ended ended = RunCommand({"bench", "io", a_, "--ceiling", "--memory", "64MiB", "--json"});

@@ -5,12 +5,17 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <set>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
+#include "src/base/clock.h"
+#include "tools/spillway/bench/io/hashing.h"
 #include "tools/spillway/bench/io/room.h"
 #include "tools/spillway/bench/io/rows.h"
 
@@ -50,7 +55,20 @@ TEST(BenchRows, RoundsAfterFioFailedDoNotCount) {
   EXPECT_DOUBLE_EQ(limit.limit_bytes_per_second, 9.9);
   EXPECT_DOUBLE_EQ(limit.share.high, 9 / 9.9);
   EXPECT_EQ(CompareWithLimit(MakeRow({9, 20, 30}, {10}, {100, 11, 11})).limit, Limit::kFio);
-  EXPECT_DOUBLE_EQ(ShareOfFio(row).high, 0.9);
+  EXPECT_DOUBLE_EQ(ShareOfFio(row, row.fio).high, 0.9);
+}
+
+// It hashes no more than it may, from several threads, and goes round its memory.
+TEST(BenchRows, AHashLoadKeepsToItsRate) {
+  const std::vector<std::byte> memory(3 * kMiB);
+  constexpr double kRate = 200e6;
+  constexpr int kThreads = 2;
+  const double begin = base::Now();
+  HashLoad load(memory, kRate, kThreads);
+  while (load.hashed_bytes() < 4 * memory.size())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const auto hashed = static_cast<double>(load.hashed_bytes());
+  EXPECT_LE(hashed, kRate * (base::Now() - begin) + kThreads * kMiB);
 }
 
 TEST(BenchRows, WithoutFioHashingIsAllThatIsKnown) {

@@ -6,10 +6,11 @@
 // Method. Everything is written before it is measured; this filling is the first-touch row. Each
 // round goes over all rows, so that other load on the machine affects all rows alike. In a round
 // fio and this benchmark take turns, and in rows that move all data the order alternates from round
-// to round. The store's data and the bare file that fio and the file rows use have the same size.
-// In rows that move all data, fio has the depth at which it was fastest in a trial. Without a trial
-// it has the depth at which it uses as much memory as this benchmark, because each of its blocks
-// has a buffer of its own.
+// to round. There fio also has a turn beside a load that hashes as many bytes of its memory. The
+// store's data and the bare file that fio and the file rows use have the same size. In rows that
+// move all data, fio has the depth at which it was fastest in a trial. Without a trial it has the
+// depth at which it uses as much memory as this benchmark, because each of its blocks has a buffer
+// of its own.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_BENCH_IO_BENCH_H_
 #define SPILLWAY_TOOLS_SPILLWAY_BENCH_IO_BENCH_H_

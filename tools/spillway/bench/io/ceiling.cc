@@ -12,13 +12,13 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "io/checksum.h"
 #include "io/store/hash_threads.h"
 #include "io/store/page_io.h"
 #include "io/store/store.h"
 #include "src/base/bytes.h"
 #include "src/base/clock.h"
 #include "src/base/status_macros.h"
+#include "tools/spillway/bench/io/hashing.h"
 #include "tools/spillway/bench/io/memory.h"
 #include "tools/spillway/bench/io/nop_io_engine.h"
 #include "tools/spillway/bench/io/own_folder.h"
@@ -196,22 +196,6 @@ class Ceiling {
 };
 
 }  // namespace
-
-double HashRate(std::span<std::byte> memory, int num_threads) {
-  std::atomic<uint64_t> next = 0, sum = 0;
-  const uint64_t num_pages = memory.size() / kPageBytes;
-  const auto work = [&] {
-    for (uint64_t page = next++; page < num_pages; page = next++) {
-      sum += io::Checksum(memory.subspan(page * kPageBytes, kPageBytes));
-    }
-  };
-  const double start = base::Now();
-  std::vector<std::thread> threads;
-  for (int i = 1; i < num_threads; ++i) threads.emplace_back(work);
-  work();
-  for (std::thread& thread : threads) thread.join();
-  return static_cast<double>(num_pages * kPageBytes) / (base::Now() - start);
-}
 
 absl::StatusOr<CeilingReport> RunCeiling(const CeilingOptions& options,
                                          const std::atomic<bool>& interrupted) {

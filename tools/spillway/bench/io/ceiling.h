@@ -58,10 +58,6 @@ struct CeilingReport {
   std::vector<CeilingRow> rows;
 };
 
-// Returns the bytes that `num_threads` together hash in a second. Each thread hashes one page of a
-// mebibyte at a time.
-double HashRate(std::span<std::byte> memory, int num_threads);
-
 // Runs the measurement. Cancelled if `interrupted` became true; FailedPrecondition if the kernel
 // provides no io_uring. ResourceExhausted, before anything is made, if the file system has too
 // little room for the segments or there is too little memory.

@@ -4,6 +4,7 @@
 
 #include "tools/spillway/bench/io/report.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -17,12 +18,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+Json SummaryJson(const Summary& summary) {
+  return {{"median", summary.median}, {"low", summary.low}, {"high", summary.high}};
+}
+
 Json RowJson(const Row& row, const BenchReport& report) {
   const Machine& machine = report.machine;
   const RowSpec& spec = row.spec;
   const Summary rate = Rate(row.ours);
   const bool has_fio = !row.fio.empty();
-  const Summary share = ShareOfFio(row);
   Json json = {{"op", NameOf(spec.op)},
                {"pattern", NameOf(spec.pattern)},
                {"block_bytes", spec.block_bytes},
@@ -55,13 +59,16 @@ Json RowJson(const Row& row, const BenchReport& report) {
     json["fio_memory_bytes"] = uint64_t{spec.block_bytes} * static_cast<uint64_t>(row.fio_depth);
     json["fio_memory_pages"] = row.fio_huge_pages ? "huge" : "plain";
     json["fio_cpu_seconds_per_gib"] = CpuSecondsPerGib(row.fio);
-    json["share_of_fio"] = {{"median", share.median}, {"low", share.low}, {"high", share.high}};
+    json["share_of_fio"] = SummaryJson(ShareOfFio(row, row.fio));
+  }
+  if (!row.fio_beside_hashing.empty()) {
+    json["fio_beside_hashing"] = {{"bytes_per_second", Rate(row.fio_beside_hashing).median},
+                                  {"share", SummaryJson(ShareOfFio(row, row.fio_beside_hashing))}};
   }
   if (const ShareOfLimit limit = CompareWithLimit(row); limit.limit != Limit::kNone) {
     json["limit"] = NameOf(limit.limit);
     json["limit_bytes_per_second"] = limit.limit_bytes_per_second;
-    json["share_of_limit"] = {
-        {"median", limit.share.median}, {"low", limit.share.low}, {"high", limit.share.high}};
+    json["share_of_limit"] = SummaryJson(limit.share);
   }
   if (!row.hash_bytes_per_second.empty()) {
     json["hash_bytes_per_second"] = Summarize(row.hash_bytes_per_second).median;
@@ -98,6 +105,11 @@ std::string RowLine(const Row& row) {
                       limit.limit_bytes_per_second / kGb, limit.share.median));
   if (row.ours.size() > 1) {
     absl::StrAppend(&line, absl::StrFormat(" (%.2f-%.2f)", limit.share.low, limit.share.high));
+  }
+  if (!row.fio_beside_hashing.empty()) {
+    absl::StrAppend(
+        &line, absl::StrFormat("  hashing %.2f  %.2f", Rate(row.fio_beside_hashing).median / kGb,
+                               ShareOfFio(row, row.fio_beside_hashing).median));
   }
   return line;
 }
@@ -170,6 +182,15 @@ std::string ToTable(const BenchReport& report, std::string_view commit) {
     for (const std::string& doubt : Doubts(row, machine.copy_bytes_per_second, machine.num_cpus)) {
       doubts.push_back(absl::StrCat("not to be believed: ", Describe(row.spec), ": ", doubt));
     }
+  }
+  const bool has_hashing = std::any_of(report.rows.begin(), report.rows.end(), [](const Row& row) {
+    return !row.fio_beside_hashing.empty();
+  });
+  if (has_hashing) {
+    absl::StrAppend(
+        &text,
+        "hashing: fio's GB/s while as many bytes of its memory are hashed as it moves by "
+        "itself, and the row's share of that\n");
   }
   for (const std::string& doubt : doubts) absl::StrAppend(&text, doubt, "\n");
   return text;

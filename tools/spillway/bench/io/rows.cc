@@ -168,10 +168,10 @@ double ChecksumSecondsPerGib(const std::vector<Sample>& samples) {
   return Summarize(Values(samples, &Sample::checksum_seconds_per_gib)).median;
 }
 
-Summary ShareOfFio(const Row& row) {
+Summary ShareOfFio(const Row& row, const std::vector<Sample>& fio) {
   std::vector<double> shares;
-  for (size_t round = 0; round < std::min(row.ours.size(), row.fio.size()); ++round) {
-    shares.push_back(row.ours[round].bytes_per_second / row.fio[round].bytes_per_second);
+  for (size_t round = 0; round < std::min(row.ours.size(), fio.size()); ++round) {
+    shares.push_back(row.ours[round].bytes_per_second / fio[round].bytes_per_second);
   }
   return Summarize(shares);
 }

@@ -78,6 +78,9 @@ struct Row {
   std::vector<Sample> ours;  // by round
   // By round; empty: no fio, or not requested. Has fewer rounds than `ours` if fio failed.
   std::vector<Sample> fio;
+  // By round: of fio while as many bytes of the same memory are hashed as it moves by itself.
+  // Empty: as for `fio`, and in rows without checksums and brief rows.
+  std::vector<Sample> fio_beside_hashing;
   std::vector<Sample> without_checksums;  // by round; empty: not requested
   // By round: the rate of the default hashing threads together; empty if the row has no checksums.
   std::vector<double> hash_bytes_per_second;
@@ -94,9 +97,9 @@ Summary Summarize(std::vector<double> values);
 Summary Rate(const std::vector<Sample>& samples);
 double CpuSecondsPerGib(const std::vector<Sample>& samples);       // median
 double ChecksumSecondsPerGib(const std::vector<Sample>& samples);  // median
-// Returns this benchmark's rate as a share of fio's rate in the same round. Zeros if there is no
-// fio.
-Summary ShareOfFio(const Row& row);
+// Returns this benchmark's rate as a share of fio's (`fio` or `fio_beside_hashing` of the row) in
+// the same round. Zeros if there is no fio.
+Summary ShareOfFio(const Row& row, const std::vector<Sample>& fio);
 
 // The rate that no storage engine on this machine exceeds: that of fio, or kHashShare of that of
 // hashing alone, whichever is less.
