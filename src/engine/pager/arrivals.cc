@@ -127,8 +127,10 @@ Outcome Arrivals::AdvancePrefetch(Job& job) {
     ++pages_.stats().prefetches;
     return Outcome::kDone;
   }
-  const bool over = is_paused_ || !job.failure.ok() || pages_.leases().IsWritten(job.tile) ||
-                    page.discard || page.is_gone || target.leaving;
+  // While a plan is followed, a prefetch must not take the room that the plan makes for its leases.
+  const bool over = is_paused_ || plan_.is_followed() || !job.failure.ok() ||
+                    pages_.leases().IsWritten(job.tile) || page.discard || page.is_gone ||
+                    target.leaving;
   if (!over && job.access == Access::kDiscard) return TakeRoomAhead(job);
   const Outcome outcome = over ? Outcome::kDone : Fill(job);
   if (outcome == Outcome::kDone) room_.ReleaseHeld(job);
