@@ -77,6 +77,10 @@ class PlanFollower {
   // Ends a step. Returns whether it was the plan's step; if so, the next one begins.
   bool EndStep();
   bool is_first_step() const { return step_number_ == 0; }
+  // Whether something was asked for in this step.
+  bool HasBegunStep() const {
+    return extra_ > 0 || asked_ > step_number_ * tiles_.index().num_uses();
+  }
 
   // --- Leases ---
   // Whether the use need only wait for transfers: the tile's next operation runs or may start, or

@@ -31,6 +31,7 @@ void PlanRun::Abandon(bool deviated) {
 }
 
 void PlanRun::EndStep() {
+  if (frames_ && !frames_->follower().HasBegunStep()) return;
   has_ended_step_ = frames_ && frames_->follower().EndStep();
   if (frames_ && !has_ended_step_) Abandon(/*deviated=*/true);
   PlanStats& stats = pages_.stats().plan;

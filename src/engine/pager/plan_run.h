@@ -45,7 +45,8 @@ class PlanRun {
   // Stops following the plan. Transfers in flight end as usual. `deviated`: the reason is that
   // something was not as planned.
   void Abandon(bool deviated);
-  // A step has ended. Abandons the plan if the step was not the plan's.
+  // A step has ended. Abandons the plan if the step was not the plan's. Does nothing if nothing has
+  // happened in the step.
   void EndStep();
   bool is_followed() const { return frames_.has_value(); }
   // Identifies the plan that is followed, since it was last begun; 0 if none is.
