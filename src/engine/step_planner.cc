@@ -28,16 +28,28 @@ void StepPlanner::AddTile(TileIndex index, double now) {
 }
 
 plan::StepRecorder* StepPlanner::Recording() {
-  const bool all_rest_in_pinned = frames_bytes_ <= options_.pinned_bytes && !rests_on_device_;
-  const bool can_be_planned =
-      service_ != nullptr && (options_.has_store || all_rest_in_pinned) && !is_too_long_;
-  if (!can_be_planned) return nullptr;
+  if (service_ == nullptr || !CanPlan() || is_too_long_) return nullptr;
   if (recorder_.num_events() < MostEvents()) return &recorder_;
   service_->Free(std::make_shared<plan::EventLog>(recorder_.End({})));
   service_->Free(std::exchange(last_events_, nullptr));
   last_ = 0;
   is_too_long_ = true;
   return nullptr;
+}
+
+absl::Status StepPlanner::NeedsStore() const {
+  constexpr char kFix[] = "give a store folder, or ";
+  if (rests_on_device_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("without a store, no step is planned while a role rests on the device: ", kFix,
+                     "place the role elsewhere (EngineOptions::placement)"));
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "without a store, steps are planned only if pinned memory has room for all tiles, those of "
+      "unregistered tensors included: they take ",
+      base::FormatBytes(frames_bytes_), ", and pinned_bytes is ",
+      base::FormatBytes(options_.pinned_bytes), ": ", kFix, "raise pinned_bytes to ", frames_bytes_,
+      " bytes"));
 }
 
 // Returns the step that came most often after `last`. If none has followed it yet, returns the step
@@ -63,6 +75,10 @@ absl::Status StepPlanner::EndStep(double now) {
     if (num_leases == 0 && !is_too_long_ && !IsKnown(fingerprint)) Learn(fingerprint);
   }
   recorder_.Begin(now);
+  if (!CanPlan()) {
+    last_ = expected_ = 0;
+    return NeedsStore();
+  }
   if (is_empty) return absl::OkStatus();
   const uint64_t before = std::exchange(last_, 0);
   expected_ = 0;

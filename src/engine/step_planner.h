@@ -82,7 +82,7 @@ class StepPlanner {
   plan::StepRecorder* Recording();
 
   // Ends the step and begins the next. InvalidArgument: leases are held. ResourceExhausted: the
-  // step was too long to record.
+  // step was too long to record, or steps are not planned (see Recording).
   absl::Status EndStep(double now);
   // The plan of the step that is expected. Null if no step is expected, as after one that was too
   // long to record, and while the plan is being made; call again later. Only one caller may follow
@@ -140,6 +140,10 @@ class StepPlanner {
   size_t MostEvents() const {
     return std::min(kEventsATile * tiles_.size() + kMoreEvents, kMostEvents);
   }
+  bool CanPlan() const {
+    return options_.has_store || (frames_bytes_ <= options_.pinned_bytes && !rests_on_device_);
+  }
+  absl::Status NeedsStore() const;
   void TakeEvents();
   bool IsKnown(uint64_t fingerprint) const;
   void Learn(uint64_t fingerprint);

@@ -15,8 +15,10 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "spillway/engine.h"
+#include "src/engine/pager/arena_map.h"
 #include "tests/engine/policies.h"
 #include "tests/engine/random_steps.h"
 #include "tests/exhaustive.h"
@@ -329,6 +331,84 @@ TEST(PlannedPagingAlone, AStepTooLongToWriteDownIsNotPlannedAndSaysSo) {
   EXPECT_EQ(plan.plans, 0u);
   EXPECT_NE(plan.not_planned.find("where EndStep is called more often"), std::string::npos)
       << plan.not_planned;
+}
+
+TEST(PlannedPagingAlone, AnEndOfStepWithNothingBeforeItChangesNothing) {
+  const test::TempFolder folder;
+  const auto engine = OpenSmall(folder / "store", plan::Policy::kPlanned);
+  RandomSteps steps(engine.get(), test::Seed());
+  const Step step = steps.MakeStep(120);
+  for (int i = 0; i < 6 && !testing::Test::HasFatalFailure(); ++i) {
+    steps.Run(step);
+    ASSERT_TRUE(engine->EndStep().ok());
+    ASSERT_TRUE(engine->WaitForPlan().ok());
+    const PlanStats before = engine->Stats().plan;
+    ASSERT_TRUE(engine->EndStep().ok());
+    EXPECT_EQ(engine->Stats().plan.planned_bytes, before.planned_bytes);
+  }
+  const PlanStats plan = engine->Stats().plan;
+  EXPECT_EQ(plan.deviations, 0u);
+  EXPECT_GE(plan.steps, 3u);
+}
+
+TEST(PlannedPagingAlone, StatsSayWhyAnEngineWithoutAStorePlansNothing) {
+  EngineOptions options;
+  options.device_bytes = 64 * kKiB;
+  options.pinned_bytes = 16 * kFrameAlignment;
+  const auto engine = *Engine::Open(options);
+  const TensorId kept = *engine->Register({.name = "kept", .shape = {8, 1024}, .tile_rows = 1});
+  const auto step = [&] {
+    for (uint64_t tile = 0; tile < 8; ++tile)
+      ASSERT_TRUE(engine->Acquire({kept, tile}, Access::kReadWrite).ok());
+    ASSERT_TRUE(engine->EndStep().ok());
+    ASSERT_TRUE(engine->WaitForPlan().ok());
+  };
+  for (int i = 0; i < 4; ++i) step();
+  EXPECT_EQ(engine->Stats().plan.not_planned, "");
+  EXPECT_GT(engine->Stats().plan.steps, 0u);
+  ASSERT_TRUE(engine
+                  ->Register({.name = "more",
+                              .shape = {20, 1024},
+                              .role = Role::kActivation,
+                              .tile_rows = 1,
+                              .transient = true})
+                  .ok());
+  step();
+  const PlanStats plan = engine->Stats().plan;
+  EXPECT_NE(plan.not_planned.find("they take 112 KiB, and pinned_bytes is 64.0 KiB"),
+            std::string::npos)
+      << plan.not_planned;
+  EXPECT_EQ(plan.deviations, 0u);
+}
+
+// The declared uses fill the device when the plan is taken up, and the step begins with a tile that
+// takes all of it.
+TEST(PlannedPagingAlone, PrefetchesThatStillWaitDoNotTakeTheRoomOfThePlan) {
+  const test::TempFolder folder;
+  EngineOptions options;
+  options.store = {folder / "store"};
+  options.mode = OpenMode::kScratch;
+  options.page_bytes = 4 * kKiB;
+  options.device_bytes = 2 * kFrameAlignment;
+  options.pinned_bytes = 6 * kFrameAlignment;
+  const auto engine = *Engine::Open(options);
+  const TensorId activation =
+      *engine->Register({.name = "activation", .shape = {2048}, .transient = true});
+  const TensorId weights =
+      *engine->Register({.name = "weights", .shape = {10, 1024}, .tile_rows = 1});
+  std::vector<Use> next;
+  for (uint64_t tile = 0; tile < 10; ++tile) {
+    ASSERT_TRUE(engine->AcquireHost({weights, tile}, Access::kReadWrite).ok());
+    next.push_back({{weights, tile}, Tier::kDevice, Access::kRead});
+  }
+  for (int step = 0; step < 5; ++step) {
+    ASSERT_TRUE(engine->Acquire({activation, 0}, Access::kReadWrite).ok());
+    ASSERT_TRUE(engine->Discard({activation, 0}).ok());
+    for (const Use& use : next) ASSERT_TRUE(engine->Acquire(use.tile, use.access).ok());
+    ASSERT_TRUE(engine->Prefetch(next).ok());
+    ASSERT_TRUE(engine->EndStep().ok());
+    ASSERT_TRUE(engine->WaitForPlan().ok());
+  }
 }
 
 // Work on a stream outlasts the step, as on a GPU.
