@@ -4,7 +4,8 @@
 // of tiles? Limit: 5 s for a step of 1 million tiles, once for each step that repeats. "EndStep"
 // times all that is done for such a step at its end and beside the run; the bounds, which "Bound"
 // times, are computed when statistics are asked for. Second question: how long does it take to stop
-// a plan that is no longer needed? Limit: 10 ms, whenever it is stopped.
+// a plan that is no longer needed? Limit: 10 ms, whenever it is stopped. "StopReserved" asks that
+// of a step all of whose tiles have reserved frames in pinned memory.
 //
 // Method: the step is that of a model with tiles of at most 1 MiB (fp16 weights and gradients, fp32
 // master weights and moments, 70 tiles of each in a layer). Pinned memory is 10% or 50% of the
@@ -25,6 +26,7 @@
 #include <vector>
 
 #include "bench/engine/environment.h"
+#include "src/base/bytes.h"
 #include "src/base/clock.h"
 #include "src/engine/step_planner.h"
 #include "src/plan/bounds.h"
@@ -136,22 +138,26 @@ void BM_EndStep(benchmark::State& state) {
 
 // Destroys the service at moments spread over the time that a plan takes, and reports the longest
 // wait.
-void BM_StopPlanning(benchmark::State& state) {
+void StopPlanning(benchmark::State& state, const plan::Trace& trace,
+                  const plan::PlanOptions& budgets) {
   constexpr int kMoments = 20;
-  const plan::Trace trace = MakeTrace(state.range(0));
-  const plan::PlanOptions budgets = Budgets(trace, state.range(1));
+  plan::Trace copy = trace;  // the service's thread takes it: a copy made there cannot be stopped
+  const auto take = [&copy](const auto&) { return std::move(copy); };
   const double begin = base::Now();
   {
     engine::PlanService service(budgets);
-    (void)service.Make([&trace](const auto&) { return trace; });
+    (void)service.Make(take);
     (void)service.Wait();
+    const auto made = service.Take();
+    if (!made->ok()) return state.SkipWithError(std::string(made->status().message()).c_str());
   }
   const double seconds = base::Now() - begin;
   double longest = 0, at = 0;
   for (auto _ : state) {
     for (int moment = 0; moment < kMoments; ++moment) {
+      copy = trace;
       std::optional<engine::PlanService> service(std::in_place, budgets);
-      (void)service->Make([&trace](const auto&) { return trace; });
+      (void)service->Make(take);
       std::this_thread::sleep_for(std::chrono::duration<double>(seconds * moment / kMoments));
       const double stop = base::Now();
       service.reset();
@@ -166,9 +172,29 @@ void BM_StopPlanning(benchmark::State& state) {
   state.counters["stopped_at"] = at;
 }
 
+void BM_Stop(benchmark::State& state) {
+  const plan::Trace trace = MakeTrace(state.range(0));
+  StopPlanning(state, trace, Budgets(trace, state.range(1)));
+}
+
+void BM_StopReserved(benchmark::State& state) {
+  plan::Trace trace = MakeTrace(state.range(0));
+  plan::PlanOptions budgets = Budgets(trace, state.range(1));
+  budgets.pinned_bytes = 0;
+  for (plan::TraceTile& tile : trace.tiles) {
+    tile.reserved_frame = plan::ReservedFrame{.offset = budgets.pinned_bytes};
+    budgets.pinned_bytes += base::RoundUp(tile.size_bytes, budgets.frame_alignment);
+  }
+  StopPlanning(state, trace, budgets);
+}
+
 void RegisterBenchmarks() {
   constexpr std::pair<const char*, void (*)(benchmark::State&)> kBenchmarks[] = {
-      {"Plan", BM_Plan}, {"Bound", BM_Bound}, {"EndStep", BM_EndStep}, {"Stop", BM_StopPlanning}};
+      {"Plan", BM_Plan},
+      {"Bound", BM_Bound},
+      {"EndStep", BM_EndStep},
+      {"Stop", BM_Stop},
+      {"StopReserved", BM_StopReserved}};
   for (const auto& [name, benchmark] : kBenchmarks) {
     auto* registered = benchmark::RegisterBenchmark(name, benchmark);
     for (int64_t num_tiles : {1'000, 10'000, 100'000, 1'000'000}) {
