@@ -31,8 +31,7 @@ namespace spillway::engine {
 // Thread-safe. The destructor cancels the plan that is being made. The thread looks for that every
 // few milliseconds, and then returns the memory of the half-made plan to the kernel, which the
 // destructor waits for: up to 56 ms for a million tiles, and 3 ms if malloc uses huge pages
-// (bench/README.md). While reserved frames are placed it does not look: a million of them took 118
-// ms.
+// (bench/README.md).
 class PlanService {
  public:
   using Made = absl::StatusOr<std::shared_ptr<PlanFollower>>;  // positioned at the plan's start

@@ -22,27 +22,25 @@ namespace {
 // of bytes that does not stay in the tier.
 uint64_t Lookahead(const Retention& retention, uint64_t capacity) {
   uint64_t all = 0, largest = 0;
-  for (TileIndex tile = 0; tile < retention.num_tiles(); ++tile) {
+  for (TileIndex tile = 0; tile < retention.num_tiles() && !retention.stop; ++tile) {
     if (retention.has_reserved_frame(tile)) continue;
     all += retention.size_bytes[tile];
     largest = std::max(largest, retention.size_bytes[tile]);
   }
   if (all <= capacity) return 0;
   const double passing = 1 - static_cast<double>(capacity) / static_cast<double>(all);
-  const auto ahead = static_cast<double>(std::min(retention.PeakUseBytes(), capacity / 8));
+  const auto ahead = static_cast<double>(std::min(retention.peak_use_bytes, capacity / 8));
   return std::max(static_cast<uint64_t>(passing * ahead), std::min(largest, capacity / 8));
 }
 
 // Sets the gaps of tiles with a reserved frame: they are retained unless they follow a void. No
 // policy retains a gap of a tile that rests in another tier, so those are not looked at.
 void RetainReserved(const Retention& retention, Retained* retained) {
-  for (uint32_t u = 0; u < retention.uses.size(); ++u) {
+  for (uint32_t u = 0; u < retention.uses.size() && !retention.stop; ++u) {
     const Use& use = retention.uses[u];
     if (retention.has_reserved_frame(use.tile)) (*retained)[u] = use.kind == Use::Kind::kHold;
   }
 }
-
-absl::Status Stopped() { return absl::CancelledError("planning was stopped"); }
 
 absl::StatusOr<TierPlan> PlanTier(Retention retention, const PlanOptions& options, Tier tier) {
   if (options.stop) return Stopped();

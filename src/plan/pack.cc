@@ -16,7 +16,6 @@
 #include "src/plan/pack.h"
 
 #include <algorithm>
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -47,7 +46,7 @@ class Packer {
   // Occupies the reserved frames, which are in use all the time, and leaves the room at the bottom
   // to those that are not taken yet.
   absl::Status PlaceReservedFrames() {
-    for (TileIndex tile = 0; tile < retention_.num_tiles(); ++tile) {
+    for (TileIndex tile = 0; tile < retention_.num_tiles() && !retention_.stop; ++tile) {
       const uint64_t reserved = retention_.reserved_frame[tile];
       if (!retention_.has_reserved_frame(tile) || reserved == kReservedLater) continue;
       if (frames_.FirstFree(reserved, retention_.size_bytes[tile]) != reserved) {
@@ -60,7 +59,7 @@ class Packer {
       std::fill(offset_.begin() + retention_.first[tile],
                 offset_.begin() + retention_.first[tile + 1], reserved);
     }
-    for (TileIndex tile = 0; tile < retention_.num_tiles(); ++tile) {
+    for (TileIndex tile = 0; tile < retention_.num_tiles() && !retention_.stop; ++tile) {
       if (retention_.reserved_frame[tile] != kReservedLater) continue;
       const uint64_t lowest = frames_.FirstFree(0, retention_.size_bytes[tile]);
       if (lowest == kNowhere) continue;
@@ -75,7 +74,7 @@ class Packer {
     const bool is_filled = Fill(&begins, retention_.num_positions, retention_.stop, kNone) &&
                            Fill(&ends, retention_.num_positions + 1, retention_.stop, kNone) &&
                            Fill(&offset_, retention_.uses.size(), retention_.stop);
-    if (!is_filled) return absl::CancelledError("planning was stopped");
+    if (!is_filled) return Stopped();
     for (uint32_t u = 0; u < retention_.uses.size() && !retention_.stop; ++u) {
       const Use& use = retention_.uses[u];
       if (retention_.has_reserved_frame(use.tile)) continue;
@@ -87,7 +86,7 @@ class Packer {
     SPILLWAY_RETURN_IF_ERROR(PlaceReservedFrames());
     SPILLWAY_RETURN_IF_ERROR(PlaceOverSeam());
     for (uint32_t p = 0; p <= retention_.num_positions; ++p) {
-      if (retention_.stop) return absl::CancelledError("planning was stopped");
+      if (retention_.stop) return Stopped();
       if (ends[p] != kNone) EndUse(ends[p]);
       if (p == retention_.num_positions || begins[p] == kNone) continue;
       const uint32_t u = begins[p];
@@ -137,18 +136,19 @@ class Packer {
   }
 
   absl::Status PlaceOverSeam() {
-    std::vector<std::pair<uint32_t, TileIndex>> order;  // end of the first run, tile
+    // How far the end of the first run is from kNone, and the tile: the last end comes first.
+    std::vector<std::pair<uint32_t, TileIndex>> order;
     for (TileIndex tile = 0; tile < retention_.num_tiles(); ++tile) {
       if (retention_.stop) return absl::OkStatus();
       if (retention_.has_reserved_frame(tile)) continue;
       if (retention_.first[tile] == retention_.first[tile + 1] || !retained_[Last(tile)]) continue;
       const uint32_t first = retention_.first[tile];
       const bool always = FirstOfLastRun(tile) == first && !IsVoid(first);
-      order.emplace_back(always ? kNone : EndOfFirstRun(tile), tile);
+      order.emplace_back(always ? 0 : kNone - EndOfFirstRun(tile), tile);
     }
-    std::ranges::stable_sort(order, std::greater<>(), [](const auto& run) { return run.first; });
+    Sort(&order, retention_.stop);
     uint64_t next = 0;
-    for (const auto& [end, tile] : order) {
+    for (const auto& [before_none, tile] : order) {
       if (retention_.stop) return absl::OkStatus();
       const uint64_t bytes = retention_.size_bytes[tile];
       const uint64_t offset = frames_.FirstFree(next, bytes);
@@ -160,7 +160,7 @@ class Packer {
       frames_.Occupy(offset, tile);
       current_[tile] = Last(tile);
       offset_[Last(tile)] = offset;
-      if (end != kNone) {
+      if (before_none != 0) {
         const uint32_t back = FirstOfLastRun(tile);
         returns_[offset] = {bytes, tile, BeginOf(back)};
       }
@@ -403,7 +403,7 @@ class Packer {
     });
     const uint64_t tile_bytes = retention_.size_bytes[tile];
     const uint64_t missing_bytes = tile_bytes - std::min(tile_bytes, largest);
-    const uint64_t peak = retention_.PeakUseBytes() + retention_.ReservedFrameBytes();
+    const uint64_t peak = retention_.peak_use_bytes + retention_.ReservedFrameBytes();
     const std::string budget(options_.budget);
     return absl::ResourceExhaustedError(absl::StrCat(
         "plan: there is no frame for tile ", tile, " (", base::FormatBytes(tile_bytes),

@@ -32,25 +32,6 @@ uint32_t GapLength(const Retention& retention, uint32_t gap) {
   return end >= begin ? end - begin : end + retention.num_positions - begin;
 }
 
-// Sorts piece by piece, so that planning can stop between pieces.
-template <typename T>
-void Sort(const Retention& retention, std::vector<T>* values) {
-  constexpr size_t kPiece = 1 << 15;
-  const auto at = [&](size_t index) {
-    return values->begin() + static_cast<std::ptrdiff_t>(std::min(index, values->size()));
-  };
-  for (size_t begin = 0; begin < values->size(); begin += kPiece) {
-    if (retention.stop) return;
-    std::sort(at(begin), at(begin + kPiece));
-  }
-  for (size_t sorted = kPiece; sorted < values->size(); sorted *= 2) {
-    for (size_t begin = 0; begin < values->size(); begin += 2 * sorted) {
-      if (retention.stop) return;
-      std::inplace_merge(at(begin), at(begin + sorted), at(begin + 2 * sorted));
-    }
-  }
-}
-
 // Returns all whole epochs, and each gap of a dirty epoch that saves a read when retained alone.
 std::vector<Candidate> FindCandidates(const Retention& retention) {
   const std::vector<Epoch> epochs = AllEpochs(retention);
@@ -157,7 +138,7 @@ class Planner {
         gaps.emplace_back(GapLength(retention_, gap), gap);
       }
     }
-    Sort(retention_, &gaps);
+    Sort(&gaps, retention_.stop);
     for (auto gap = gaps.rbegin(); gap != gaps.rend() && !retention_.stop; ++gap)  // longest first
       RetainEpoch(retention_, Epoch{gap->second, 1, false}, room, *retained);
   }
@@ -196,7 +177,7 @@ class Planner {
     order.reserve(candidates_.size());
     for (uint32_t i = 0; i < candidates_.size() && !retention_.stop; ++i)
       order.push_back({worth(candidates_[i]) + First(candidates_[i]), candidates_[i].length, i});
-    Sort(retention_, &order);
+    Sort(&order, retention_.stop);
     Retained retained(retention_.uses.size());
     RoomTree room = room_;
     for (const Rank& rank : order) {
@@ -299,7 +280,7 @@ std::vector<Retained> WaysToRetain(Policy policy, const Retention& retention, ui
 
 Retained RetainAll(const Retention& retention) {
   Retained retained(retention.uses.size());
-  for (uint32_t u = 0; u < retention.uses.size(); ++u)
+  for (uint32_t u = 0; u < retention.uses.size() && !retention.stop; ++u)
     retained[u] = retention.uses[u].kind == Use::Kind::kHold;
   return retained;
 }

@@ -57,7 +57,7 @@ uint64_t ReserveOf(const Trace& trace, Tier tier, uint64_t frame_alignment, Stop
 }  // namespace
 
 Reserve ReserveFor(const Trace& trace, uint64_t frame_alignment, Stop stop) {
-  const auto is_first = [](const TraceEvent& event) { return event.thread == 0; };
+  const auto is_first = [&](const TraceEvent& event) { return event.thread == 0 && !stop; };
   if (std::ranges::all_of(trace.events, is_first)) return {};
   return {.device_bytes = ReserveOf(trace, Tier::kDevice, frame_alignment, stop),
           .pinned_bytes = ReserveOf(trace, Tier::kPinned, frame_alignment, stop)};

@@ -9,7 +9,7 @@ namespace spillway::plan {
 
 uint64_t Retention::ReservedFrameBytes() const {
   uint64_t bytes = 0;
-  for (TileIndex tile = 0; tile < num_tiles(); ++tile)
+  for (TileIndex tile = 0; tile < num_tiles() && !stop; ++tile)
     bytes += has_reserved_frame(tile) ? size_bytes[tile] : 0;
   return bytes;
 }
@@ -65,11 +65,14 @@ void Retention::SumUseBytes() {
     use_bytes[use.begin] += size_bytes[use.tile];
     use_bytes[use.end] -= size_bytes[use.tile];
   }
-  for (size_t p = 1; p < use_bytes.size() && !stop; ++p) use_bytes[p] += use_bytes[p - 1];
+  uint64_t now = 0;
+  for (uint64_t& bytes : use_bytes) {
+    if (stop) return;
+    bytes = now += bytes;
+    peak_use_bytes = std::max(peak_use_bytes, now);
+  }
   use_bytes.pop_back();
 }
-
-uint64_t Retention::PeakUseBytes() const { return std::ranges::max(use_bytes); }
 
 namespace {
 

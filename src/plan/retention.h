@@ -57,8 +57,9 @@ class Retention {
   // yet, and will take the lowest that is free.
   std::vector<uint64_t> reserved_frame;
   // By position: the bytes of tiles in use. Tiles that are only retained, or that have a reserved
-  // frame, do not count. Finish computes it.
+  // frame, do not count. Finish computes it, and the most that there are at once.
   std::vector<uint64_t> use_bytes;
+  uint64_t peak_use_bytes = 0;
   // Once it is set, the answer is no longer needed: a search for it ends soon, with any answer.
   Stop stop = {};
 
@@ -82,8 +83,6 @@ class Retention {
     return uses[use].kind == Use::Kind::kVoid && uses[use].end > uses[use].begin &&
            SavesRead(use) && !uses[use].away;
   }
-
-  uint64_t PeakUseBytes() const;
 
   // Computes what follows from the uses. REQUIRES: `uses` and `first` are complete.
   void Finish();

@@ -82,12 +82,14 @@ absl::Status Validate(const Trace& trace, Stop stop) {
                                                    " can be planned: use larger tiles"));
   }
   for (size_t i = 0; i < trace.tiles.size(); ++i) {
+    if (stop) return Stopped();
     if (trace.tiles[i].size_bytes > 0) continue;
     return absl::InvalidArgumentError(absl::StrCat("trace: tile ", i, " has no bytes"));
   }
-  std::vector<Holders> holders(trace.tiles.size());
+  std::vector<Holders> holders;
+  if (!Fill(&holders, trace.tiles.size(), stop)) return Stopped();
   for (size_t i = 0; i < trace.events.size(); ++i) {
-    if (stop) return absl::CancelledError("planning was stopped");
+    if (stop) return Stopped();
     const TraceEvent& event = trace.events[i];
     if (event.tile >= trace.tiles.size()) {
       return Wrong(trace, i, absl::StrCat("there are ", trace.tiles.size(), " tiles"));

@@ -69,7 +69,7 @@ void PlaceUses(const Trace& trace, const EventsByTile& events, Tier tier, bool i
       return trace.events[event].kind == Kind::kAcquire;
     });
   };
-  for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
+  for (TileIndex tile = 0; tile < trace.tiles.size() && !events.stop(); ++tile) {
     const TraceTile& of = trace.tiles[tile];
     if (of.has_reserved_frame(tier)) {
       retention->reserved_frame[tile] = of.reserved_frame->offset;
@@ -79,6 +79,7 @@ void PlaceUses(const Trace& trace, const EventsByTile& events, Tier tier, bool i
   }
   if (is_last) return;
   for (Use& use : retention->uses) {
+    if (events.stop()) return;
     const TraceTile& of = trace.tiles[use.tile];
     use.away = of.rest.value_or(tier) != tier;
     // A tile with a reserved frame on the device need not be written to NVMe.

@@ -6,12 +6,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <vector>
 
 #include "src/plan/make_plan.h"
 #include "src/plan/pack.h"
+#include "src/plan/policies.h"
 #include "src/plan/retention.h"
 #include "src/plan/simulate.h"
 #include "src/plan/stop.h"
@@ -23,6 +25,8 @@
 namespace spillway::plan {
 namespace {
 
+using testing::Each;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 // Returns a step that leases one tile after the other.
@@ -80,11 +84,25 @@ TEST(Plan, EveryStageEndsWithoutAResultOnceItIsStopped) {
   Retention retention = DeviceUses(trace, events, 1);
   retention.stop = &stop;
   EXPECT_TRUE(AllEpochs(retention).empty());
+  EXPECT_THAT(RetainAll(retention), Each(false));
+  retention.reserved_frame[0] = 0;
+  EXPECT_EQ(retention.ReservedFrameBytes(), 0u);
   Retained retained(retention.uses.size());
   EXPECT_TRUE(absl::IsCancelled(Pack(retention, {.capacity = 1000}, &retained).status()));
   std::vector<uint64_t> values;
   EXPECT_FALSE(Fill(&values, 1, &stop));
   EXPECT_TRUE(values.empty());
+  values = {2, 1};
+  Sort(&values, &stop);
+  EXPECT_THAT(values, ElementsAre(2, 1));
+}
+
+TEST(Plan, PiecesAreSortedTogether) {
+  std::vector<uint64_t> values(200'000);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = i * 7919 % values.size();
+  Sort(&values, {});
+  EXPECT_TRUE(std::ranges::is_sorted(values));
+  EXPECT_EQ(values.back(), values.size() - 1);
 }
 
 TEST(Plan, WhatIsWrittenWholeIsNotReadBefore) {

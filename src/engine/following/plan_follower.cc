@@ -17,7 +17,7 @@ PlanFollower::PlanFollower(StepPlan step, plan::Stop stop)
       tiles_(step_, takes_any_frame_, stop),
       ready_(step_, tiles_, takes_any_frame_, stop),
       periods_(tiles_.index().num_moves) {
-  if (takes_any_frame_ && !stop) room_.emplace(step_);
+  if (takes_any_frame_ && !stop) room_.emplace(step_, stop);
 }
 
 const plan::SecondsBound& PlanFollower::Bound() const {

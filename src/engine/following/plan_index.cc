@@ -55,8 +55,8 @@ PlanIndex IndexOf(const StepPlan& step, plan::Stop stop) {
   }
   std::partial_sum(index.first_op.begin(), index.first_op.end(), index.first_op.begin());
   std::partial_sum(index.first_use.begin(), index.first_use.end(), index.first_use.begin());
-  index.use_event.resize(index.first_use.back());
-  index.use_ops.resize(index.first_use.back());
+  plan::Fill(&index.use_event, index.first_use.back(), stop);
+  plan::Fill(&index.use_ops, index.first_use.back(), stop);
 
   // Goes through events and operations in the plan's order.
   std::vector<uint32_t> uses_so_far(num_tiles), ops_so_far(num_tiles);
@@ -96,7 +96,7 @@ PlanIndex IndexOf(const StepPlan& step, plan::Stop stop) {
   }
   std::partial_sum(index.first_waiting.begin(), index.first_waiting.end(),
                    index.first_waiting.begin());
-  index.waiting.resize(index.first_waiting.back());
+  plan::Fill(&index.waiting, index.first_waiting.back(), stop);
   for (op = 0; op < ops.size() && !stop; ++op) {
     for (const uint32_t wait : step.plan.WaitsOf(op))
       index.waiting[index.first_waiting[(wait & ~plan::kPeriodBefore) + 1]++] = op;

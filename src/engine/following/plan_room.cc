@@ -18,19 +18,22 @@ uint64_t PlanRoom::FrameBytes(TileIndex tile) const {
 
 // Adds up what the plan has at each position. Reserved frames take none of the shared room, so they
 // are left out of these sums and of the capacity.
-PlanRoom::PlanRoom(const StepPlan& step)
+PlanRoom::PlanRoom(const StepPlan& step, plan::Stop stop)
     : step_(step), num_positions_(step.trace.events.size() * uint64_t{plan::kPositionsPerEvent}) {
   const plan::Plan& plan = step_.plan;
   const auto bytes_of = [&](TileIndex tile, Tier tier) {
     return step_.trace.tiles[tile].has_reserved_frame(tier) ? 0 : FrameBytes(tile);
   };
   std::array<uint64_t, 2> now = {};
-  for (const plan::Place& place : plan.seam)
+  for (const plan::Place& place : plan.seam) {
+    if (stop) return;
     now[At(place.tier)] += bytes_of(place.tile, place.tier);
+  }
   std::array<std::vector<uint64_t>, 2> bytes;
-  bytes.fill(std::vector<uint64_t>(num_positions_));
+  for (std::vector<uint64_t>& of_tier : bytes) plan::Fill(&of_tier, num_positions_, stop);
   uint32_t op = 0;
   for (uint32_t position = 0; position < num_positions_; ++position) {
+    if (stop) return;
     std::array<uint64_t, 2> most = now;
     for (; op < plan.ops.size() && plan.ops[op].position == position; ++op) {
       const plan::Op& at = plan.ops[op];
@@ -50,6 +53,7 @@ PlanRoom::PlanRoom(const StepPlan& step)
   };
   room_.emplace_back(
       bytes[0], room(options.device_bytes, options.device_reserve_bytes + plan.reserved_bytes[0]));
+  if (stop) return;
   room_.emplace_back(
       bytes[1], room(options.pinned_bytes, options.pinned_reserve_bytes + plan.reserved_bytes[1]));
   room_at_begin_ = room_;

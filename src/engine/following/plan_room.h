@@ -17,6 +17,7 @@
 #include "src/base/heap.h"
 #include "src/engine/following/step_plan.h"
 #include "src/plan/room_tree.h"
+#include "src/plan/stop.h"
 
 namespace spillway::engine {
 
@@ -24,8 +25,9 @@ class PlanRoom {
  public:
   using Count = uint64_t;  // an event or operation, counted from the first period's first
 
-  // Starts before the first event. `step` must outlive it.
-  explicit PlanRoom(const StepPlan& step);
+  // Starts before the first event. `step` must outlive it. Once `stop` is true, the constructor
+  // returns soon, and the object must not be used.
+  explicit PlanRoom(const StepPlan& step, plan::Stop stop = {});
   // Returns to before the first event.
   void Restart();
 

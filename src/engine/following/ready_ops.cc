@@ -2,7 +2,7 @@
 
 #include "src/engine/following/ready_ops.h"
 
-#include <algorithm>
+#include <utility>
 
 namespace spillway::engine {
 
@@ -10,16 +10,15 @@ ReadyOps::ReadyOps(const StepPlan& step, const PlanProgress& tiles, bool takes_a
                    plan::Stop stop)
     : step_(step), takes_any_frame_(takes_any_frame) {
   std::array<std::vector<uint32_t>, kNoOrder + 1> start;
-  for (plan::TileIndex tile = 0; tile < tiles.num_tiles(); ++tile) {
-    if (stop) return;
-    if (!tiles.HasOpDue(tile)) continue;
-    const Count op = tiles.NextOp(tile);
-    start[QueueOf(op)].push_back(static_cast<uint32_t>(op));
-  }
-  for (std::vector<uint32_t>& ops : start) std::sort(ops.begin(), ops.end());
-  unordered_at_start_ = std::move(start[kNoOrder]);
   std::array<size_t, kNoOrder + 1> num_ops = {};
-  for (Count op = 0; op < step.plan.ops.size(); ++op) ++num_ops[QueueOf(op)];
+  for (uint32_t op = 0; op < step.plan.ops.size(); ++op) {
+    if (stop) return;
+    const size_t queue = QueueOf(op);
+    ++num_ops[queue];
+    const bool is_first = tiles.index().op_number[op] == 0;  // of its tile's
+    if (is_first && tiles.HasOpDue(step.plan.ops[op].tile)) start[queue].push_back(op);
+  }
+  unordered_at_start_ = std::move(start[kNoOrder]);
   for (size_t queue = 0; queue < queues_.size(); ++queue)
     queues_[queue].Prepare(std::move(start[queue]), num_ops[queue]);
 }
