@@ -18,7 +18,6 @@ absl::Status WithTile(const std::string& tile, const absl::Status& status) {
 PagerDriver::PagerDriver(MoverParts parts, PagerOptions options,
                          const std::optional<plan::PlanOptions>& budgets)
     : describe_(options.describe),
-      plans_(budgets ? std::make_unique<PlanService>(*budgets) : nullptr),
       timeline_events_(parts.timeline_events),
       recorder_(timeline_events_ > 0
                     ? std::make_unique<TimelineRecorder>(timeline_events_, base::NowNs())
@@ -26,11 +25,12 @@ PagerDriver::PagerDriver(MoverParts parts, PagerOptions options,
       pager_(std::move(options)),
       leases_(pager_.leases()),
       tiles_(pager_.pages().tiles()),
+      plans_(budgets ? std::make_unique<PlanService>(*budgets) : nullptr),
       planner_(budgets.value_or(plan::PlanOptions{}), &tiles_, plans_.get()),
       transfers_(std::move(parts), this) {}
 
 void PagerDriver::Stop() {
-  plans_.reset();  // it reads the tiles, so it must end before they do
+  if (plans_ != nullptr) plans_->Stop();  // its thread ends while the transfers do
   {
     const Entry entry(this);
     pager_.Stop();

@@ -77,8 +77,9 @@ class PagerDriver : private TransferThread::Listener {
               const std::optional<plan::PlanOptions>& budgets);
   // REQUIRES: Stop has returned.
   ~PagerDriver() override = default;
-  // Ends the making of plans, waits until no transfer, posted work or lease that waits for a stream
-  // is left, writes that begin meanwhile included, and stops the transfer thread.
+  // Cancels the plan that is being made, waits until no transfer, posted work or lease that waits
+  // for a stream is left, writes that begin meanwhile included, and stops the transfer thread. The
+  // destructor waits for the thread that makes plans.
   void Stop();
 
   // Whether the times of leases are recorded: for the traces of steps, or for the timeline.
@@ -97,8 +98,6 @@ class PagerDriver : private TransferThread::Listener {
   }
 
   const std::function<std::string(TileIndex)> describe_;
-  std::unique_ptr<PlanService> plans_;  // null if no steps are planned
-
   const uint64_t timeline_events_;  // 0: no timeline is recorded
 
   base::Mutex mu_;
@@ -107,6 +106,8 @@ class PagerDriver : private TransferThread::Listener {
   Pager pager_ ABSL_GUARDED_BY(mu_);
   LeaseTable& leases_;      // pager_'s; readers take leases in it without the lock
   const TileTable& tiles_;  // pager_'s; entries of existing tiles are read without the lock
+  // Null if no steps are planned. Its thread reads the tiles, so it is destroyed before pager_.
+  const std::unique_ptr<PlanService> plans_;
   StepPlanner planner_ ABSL_GUARDED_BY(mu_);
   CallerWaits waits_ ABSL_GUARDED_BY(mu_);
   int drains_ ABSL_GUARDED_BY(mu_) = 0;  // leases that wait for a stream

@@ -42,13 +42,15 @@ PlanService::PlanService(const plan::PlanOptions& options) : options_(options) {
 }
 
 PlanService::~PlanService() {
-  stops_ = true;
-  {
-    MutexLock lock(&mu_);
-    changed_.NotifyAll();
-  }
+  Stop();
   MutexLock starting(&start_mu_);
   if (thread_.joinable()) thread_.join();
+}
+
+void PlanService::Stop() {
+  stops_ = true;
+  MutexLock lock(&mu_);
+  changed_.NotifyAll();
 }
 
 void PlanService::Start() {
@@ -112,7 +114,7 @@ void PlanService::Run() {
     {
       MutexLock lock(&mu_);
       while (!asked_ && left_.empty() && !stops_) changed_.Wait(&mu_);
-      if (stops_) return;
+      if (stops_ && !asked_) return;
       step = std::exchange(asked_, nullptr);
       left.swap(left_);
     }
@@ -129,7 +131,9 @@ void PlanService::Run() {
 
 PlanService::Made PlanService::MakeNow(const TraceMaker& step) const {
   try {
-    return Plan(step);
+    Made made = Plan(step);
+    if (stops_) made = plan::Stopped();  // it may have been cut short
+    return made;
   } catch (const std::bad_alloc&) {
     return absl::UnavailableError(
         "there is not enough memory to plan the step; the next EndStep tries again");

@@ -28,10 +28,10 @@ namespace spillway::engine {
 // event), the trace included, and a plan that is made keeps up to 0.34 KiB a tile (100 B an event).
 // Both grow with tiles and events, whose number StepPlanner limits, and one plan is made at a time.
 //
-// Thread-safe. The destructor cancels the plan that is being made. The thread looks for that every
-// few milliseconds, and then returns the memory of the half-made plan to the kernel, which the
-// destructor waits for: up to 56 ms for a million tiles, and 3 ms if malloc uses huge pages
-// (bench/README.md).
+// Thread-safe. The destructor cancels the plan that is being made and waits for the thread. The
+// thread looks for that every few milliseconds, and then returns the memory of the half-made plan
+// to the kernel: up to 56 ms for a million tiles, and 3 ms if malloc uses huge pages
+// (bench/README.md). A caller that ends other work too calls Stop before that work.
 class PlanService {
  public:
   using Made = absl::StatusOr<std::shared_ptr<PlanFollower>>;  // positioned at the plan's start
@@ -48,14 +48,17 @@ class PlanService {
   // Tries to start the thread if it does not run. Call it where no lock is held: starting a thread
   // may take long. The other functions are short.
   void Start();
+  // Cancels the plan that is being made, without waiting for the thread.
+  void Stop();
   // Starts to make the plan of a step. `step` makes the step's trace, on the service's thread.
-  // ResourceExhausted: the thread could not be started, and nothing is made. REQUIRES: not busy.
+  // ResourceExhausted: the thread could not be started, and nothing is made. REQUIRES: not busy,
+  // not stopped.
   absl::Status Make(TraceMaker step);
   // Whether a plan is being made, or is made and was not taken yet.
   bool is_busy() const;
   // Returns the plan that has been made, once; empty if there is none. An error in place of the
-  // plan is that of plan::Validate or plan::MakePlan, or Unavailable if there was no memory to make
-  // it.
+  // plan is that of plan::Validate or plan::MakePlan, Unavailable if there was no memory to make
+  // it, or Cancelled if it was not whole at Stop.
   std::optional<Made> Take();
   // Waits until no plan is being made. Cancelled if interrupted.
   absl::Status Wait();

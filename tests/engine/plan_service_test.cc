@@ -230,6 +230,53 @@ TEST(PlanService, MakingAPlanMayBeStoppedAtAnyMoment) {
   }
 }
 
+TEST(PlanService, APlanThatIsStoppedIsWholeOrIsNotHandedOut) {
+  constexpr plan::TileIndex kMany = 5'000;
+  constexpr int kMoments = 20;
+  std::chrono::steady_clock::duration time = {};
+  for (int moment = kMoments; moment >= 0; --moment) {
+    PlanService service(HalfOf(kMany));
+    const auto begin = std::chrono::steady_clock::now();
+    ASSERT_TRUE(service.Make([](const auto&) { return TilesTwice(kMany); }).ok());
+    if (moment == kMoments) {
+      ASSERT_TRUE(service.Wait().ok());
+      time = std::chrono::steady_clock::now() - begin;
+    }
+    std::this_thread::sleep_for(time * (moment % kMoments) / kMoments);
+    service.Stop();
+    ASSERT_TRUE(service.Wait().ok());
+    const std::optional<PlanService::Made> made = service.Take();
+    ASSERT_TRUE(made.has_value());
+    if (made->ok()) {
+      EXPECT_EQ((**made)->tiles().num_tiles(), kMany);
+    } else {
+      EXPECT_TRUE(absl::IsCancelled(made->status())) << made->status();
+      EXPECT_NE(moment, kMoments);
+    }
+  }
+}
+
+// The trace of a step is incomplete if its maker was stopped. That is not the step's fault.
+TEST(PlanService, StopDoesNotWaitAndTheStepIsNotBlamed) {
+  PlanService service(HalfOf(100));
+  std::promise<void> has_begun, go_on;
+  const absl::Status asked = service.Make([&](const std::atomic<bool>& stop) {
+    has_begun.set_value();
+    go_on.get_future().wait();
+    EXPECT_TRUE(stop);
+    return plan::Trace{};
+  });
+  ASSERT_TRUE(asked.ok()) << asked;
+  has_begun.get_future().wait();
+  service.Stop();
+  EXPECT_TRUE(service.is_busy());
+  go_on.set_value();
+  ASSERT_TRUE(service.Wait().ok());
+  const std::optional<PlanService::Made> made = service.Take();
+  ASSERT_TRUE(made.has_value());
+  EXPECT_TRUE(absl::IsCancelled(made->status())) << made->status();
+}
+
 TEST(PlanService, MayBeClosedWhileAPlanIsBeingMade) {
   constexpr plan::TileIndex kMany = 50'000;
   PlanService service(HalfOf(kMany));
