@@ -488,14 +488,15 @@ void ApplyProfiles(const Store& store, IoEngine& engine) {
 
 absl::Status CalibrateStore(Store& store, std::span<const std::string> folders, IoEngine& engine,
                             bool again, const CalibrationOptions& options) {
+  absl::Status first_error;
   for (uint16_t device = 0; device < store.num_devices(); ++device) {
     if (!again && store.Profile(device)) continue;
-    SPILLWAY_ASSIGN_OR_RETURN(const DeviceProfile profile,
-                              Calibrate(folders[device], engine, device, options));
-    SPILLWAY_RETURN_IF_ERROR(store.SetProfile(device, profile));
+    const auto profile = Calibrate(folders[device], engine, device, options);
+    if (absl::IsCancelled(profile.status())) return profile.status();
+    first_error.Update(profile.ok() ? store.SetProfile(device, *profile) : profile.status());
   }
   ApplyProfiles(store, engine);
-  return absl::OkStatus();
+  return first_error;
 }
 
 }  // namespace spillway::io

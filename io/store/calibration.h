@@ -66,7 +66,8 @@ absl::StatusOr<DeviceProfile> Calibrate(const std::string& folder, IoEngine& eng
 
 // Measures each device of the store that has no profile, or every device if `again`, and records
 // the profiles in the store. Then sets the engine's queues as ApplyProfiles does. `folders` are the
-// store's. Each measurement has the duration, requirements and errors of Calibrate.
+// store's. Each measurement has the duration, requirements and errors of Calibrate. If one fails,
+// the other devices are measured all the same, unless it is Cancelled; the first error is returned.
 absl::Status CalibrateStore(Store& store, std::span<const std::string> folders, IoEngine& engine,
                             bool again, const CalibrationOptions& options = {});
 

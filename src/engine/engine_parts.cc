@@ -85,10 +85,10 @@ absl::Status SetQueues(const EngineOptions& options, const io::Announce& announc
       {.file_bytes = file_bytes, .queue_bytes = queue_bytes, .stop = options.stop});
   if (status.ok() || again || absl::IsCancelled(status)) return status;
   if (announce) {
-    announce(
-        absl::StrCat("the store's devices could not be measured, so default queue depths and "
-                     "request sizes are used: ",
-                     status.message()));
+    announce(absl::StrCat(
+        "not all of the store's devices could be measured, so default queue depths and "
+        "request sizes are used for the others: ",
+        status.message()));
   }
   for (uint16_t device = 0; device < store.num_devices(); ++device) {
     io.SetDepths(device, io::DefaultDepths(options.queue_depth));

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <span>
@@ -299,6 +301,23 @@ TEST_P(CalibrationTest, TheStoreKeepsWhatWasFound) {
   EXPECT_EQ((*store)->Profile(0), mine);
   ASSERT_TRUE(CalibrateStore(**store, folders, *engine, /*again=*/true, kQuick).ok());
   EXPECT_NE((*store)->Profile(0), mine);
+}
+
+// The first write, which is of the first device's file, finds the disk full.
+TEST_P(CalibrationTest, ADeviceThatCannotBeMeasuredLeavesTheOthersToBeMeasured) {
+  const test::TempFolder temp;
+  std::atomic<bool> has_failed = false;
+  const auto full = [&](const IoRequest& request, int64_t result) -> int64_t {
+    return request.op == IoOp::kWrite && !has_failed.exchange(true) ? -ENOSPC : result;
+  };
+  auto engine = *MakeIoEngine(GetParam(), {.result_hook = full}, testing::TempDir());
+  const std::vector<std::string> folders = {temp / "a", temp / "b"};
+  auto store = Store::Open({.folders = folders, .scratch = true}, engine.get());
+  ASSERT_TRUE(store.ok()) << store.status();
+  const absl::Status status = CalibrateStore(**store, folders, *engine, /*again=*/false, kQuick);
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_FALSE((*store)->Profile(0).has_value());
+  EXPECT_TRUE((*store)->Profile(1).has_value());
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, CalibrationTest, testing::Values(IoKind::kUring, IoKind::kPosix),
