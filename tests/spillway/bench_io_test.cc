@@ -3,8 +3,10 @@
 // `spillway bench io` as a child process: its JSON, that it leaves no files however it ends, and
 // its messages for bad input. No test asserts on a rate.
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -114,6 +116,21 @@ TEST_F(BenchIoTest, RatesOfAFileSystemInMemoryAreDoubted) {
   ASSERT_GT(json["rows"].size(), 6u);
   for (const Json& row : json["rows"])
     EXPECT_THAT(row.at("doubts").dump(), HasSubstr("page cache")) << row;
+}
+
+// A benchmark that was killed while it calibrated left an empty folder. Another one runs, and holds
+// its folder by a lock.
+TEST_F(BenchIoTest, WhatAKilledBenchmarkLeftIsRemoved) {
+  const std::string left = a_ + "/spillway-bench-AbCdEf", held = a_ + "/spillway-bench-GhIjKl";
+  ASSERT_TRUE(std::filesystem::create_directory(left));
+  ASSERT_TRUE(std::filesystem::create_directory(held));
+  const int fd = ::open(held.c_str(), O_RDONLY | O_DIRECTORY);
+  ASSERT_EQ(::flock(fd, LOCK_EX | LOCK_NB), 0);
+  const Ended ended = RunCommand({"bench", "io", a_, "--ceiling", "--memory", "64MiB"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_FALSE(std::filesystem::exists(left));
+  EXPECT_TRUE(std::filesystem::exists(held));
+  ::close(fd);
 }
 
 TEST_F(BenchIoTest, TwoFoldersVerified) {

@@ -2,12 +2,20 @@
 
 #include "tools/spillway/bench/io/own_folder.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <string_view>
 #include <system_error>
 
+#include "absl/strings/str_cat.h"
 #include "io/store/store_folder.h"
+#include "src/base/errno_status.h"
 
 namespace spillway::bench_io {
 namespace {
@@ -26,7 +34,32 @@ void RemoveStore(const fs::path& path) {
   (void)folder->RemoveStoreFiles();  // the lock file is removed with the lock
 }
 
+// Opens the folder and locks it. Returns the descriptor; -1 if the folder cannot be opened, or if
+// another descriptor holds the lock or there are no locks and `must_lock`.
+int OpenLocked(const std::string& path, bool must_lock) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (fd < 0 || ::flock(fd, LOCK_EX | LOCK_NB) == 0 || !must_lock) return fd;
+  ::close(fd);
+  return -1;
+}
+
 }  // namespace
+
+absl::StatusOr<OwnFolder> OwnFolder::Make(const std::string& parent) {
+  RemoveLeftovers(parent);
+  while (true) {
+    std::string path = absl::StrCat(parent, "/spillway-bench-XXXXXX");
+    if (::mkdtemp(path.data()) == nullptr)
+      return base::ErrnoToStatus(errno, absl::StrCat("making a folder in ", parent));
+    const int fd = OpenLocked(path, /*must_lock=*/false);
+    if (fd < 0 && errno != ENOENT)
+      return base::ErrnoToStatus(errno, absl::StrCat("opening ", path));
+    OwnFolder folder(path, fd);
+    // Another benchmark may have removed the folder before it was locked.
+    std::error_code error;
+    if (fd >= 0 && fs::is_directory(path, error)) return folder;
+  }
+}
 
 void RemoveLeftovers(const std::string& parent) {
   std::error_code error;
@@ -34,12 +67,14 @@ void RemoveLeftovers(const std::string& parent) {
     const std::string name = entry.path().filename().string();
     const bool is_ours = name.starts_with(kPrefix) && name.size() == kPrefix.size() + 6;
     if (!is_ours || entry.is_symlink(error) || !entry.is_directory(error)) continue;
+    const int fd = OpenLocked(entry.path().string(), /*must_lock=*/true);
+    if (fd < 0) continue;  // a benchmark that runs holds it
     const fs::path store = entry.path() / "store";
-    if (!fs::is_directory(store, error)) continue;  // a benchmark may have made it just now
-    RemoveStore(store);
+    if (fs::is_directory(store, error)) RemoveStore(store);
     // Both calls fail, as they should, if the folder is not empty.
     fs::remove(store, error);
     fs::remove(entry.path(), error);
+    ::close(fd);
   }
 }
 

@@ -7,42 +7,35 @@
 
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstdlib>
 #include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
-#include "src/base/errno_status.h"
 
 namespace spillway::bench_io {
 
 // Removes the folders that killed benchmarks left in `parent`: those with OwnFolder's name pattern
-// whose scratch store no process has open.
+// that no OwnFolder holds, if they are empty but for a scratch store that no process has open.
 void RemoveLeftovers(const std::string& parent);
 
-// A new folder in a folder of the user's. The destructor removes it if it is empty.
+// A new folder in a folder of the user's, which it holds by a lock. The destructor removes it if it
+// is empty.
 class OwnFolder {
  public:
-  static absl::StatusOr<OwnFolder> Make(const std::string& parent) {
-    RemoveLeftovers(parent);
-    std::string path = absl::StrCat(parent, "/spillway-bench-XXXXXX");
-    if (::mkdtemp(path.data()) == nullptr) {
-      return base::ErrnoToStatus(errno, absl::StrCat("making a folder in ", parent));
-    }
-    return OwnFolder(path);
-  }
-  OwnFolder(OwnFolder&& other) noexcept : path_(std::exchange(other.path_, "")) {}
+  static absl::StatusOr<OwnFolder> Make(const std::string& parent);
+  OwnFolder(OwnFolder&& other) noexcept
+      : path_(std::exchange(other.path_, "")), lock_fd_(std::exchange(other.lock_fd_, -1)) {}
   OwnFolder& operator=(OwnFolder&&) = delete;
   ~OwnFolder() {
     if (!path_.empty()) ::rmdir(path_.c_str());  // the store has removed its own files
+    if (lock_fd_ >= 0) ::close(lock_fd_);
   }
   const std::string& path() const { return path_; }
 
  private:
-  explicit OwnFolder(std::string path) : path_(std::move(path)) {}
+  OwnFolder(std::string path, int lock_fd) : path_(std::move(path)), lock_fd_(lock_fd) {}
   std::string path_;
+  int lock_fd_;  // the folder, locked; not locked where the file system has no locks
 };
 
 }  // namespace spillway::bench_io
