@@ -102,6 +102,14 @@ TEST(Doctor, EachFolderOfAListIsChecked) {
   EXPECT_EQ(RunCommand({"doctor", folder / "n0" + ",,x"}).exit_code, 2);
 }
 
+TEST(Doctor, AFolderThatIsNamedTwiceIsAMistake) {
+  const TempFolder folder;
+  const Ended ended = RunCommand({"doctor", folder.path() + "," + folder.path() + "/."});
+  EXPECT_EQ(ended.exit_code, 2);
+  EXPECT_THAT(ended.err, HasSubstr("named before already"));
+  EXPECT_EQ(ended.out, "");
+}
+
 TEST(Doctor, WithoutUringItWarns) {
   const TempFolder folder;
   const Ended ended = Command({"doctor", folder.path(), "--json"}, /*without_uring=*/true).Wait();

@@ -5,7 +5,6 @@
 
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -63,11 +62,8 @@ absl::Status Check(const Flags& flags) {
   if (flags.bench.memory_bytes < (uint64_t{64} << 20)) {
     return UsageError("--memory must be at least 64 MiB");
   }
-  std::set<std::string> names;
+  SPILLWAY_RETURN_IF_ERROR(CheckNamedOnce(flags.folders));
   for (const std::string& folder : flags.folders) {
-    if (!names.insert(RealPath(folder).string()).second) {
-      return UsageError(absl::StrCat("'", folder, "' is a folder that is named before already"));
-    }
     if (folder.find(':') != std::string::npos) {
       return UsageError(absl::StrCat("'", folder, "': a folder's name with a colon"));
     }

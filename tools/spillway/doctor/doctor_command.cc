@@ -12,13 +12,16 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
+#include "src/base/status_macros.h"
 #include "tools/spillway/command/commands.h"
 #include "tools/spillway/command/exit_code.h"
 #include "tools/spillway/command/json_text.h"
 #include "tools/spillway/command/progress.h"
+#include "tools/spillway/command/real_path.h"
 #include "tools/spillway/doctor/checkup.h"
 
 namespace spillway::command {
@@ -91,6 +94,7 @@ void PrintText(const std::vector<Finding>& findings) {
 }
 
 absl::Status RunDoctor(const DoctorFlags& flags) {
+  SPILLWAY_RETURN_IF_ERROR(CheckNamedOnce(flags.folders));
   std::vector<Finding> findings = CheckMachine();
   for (Finding& finding : CheckFolders(flags.folders)) findings.push_back(std::move(finding));
   const std::string given = absl::StrJoin(flags.folders, ",");
