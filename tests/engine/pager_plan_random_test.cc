@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Callers whose steps repeat, under the step's plan, from any state of the tiles. They interleave
-// at random, release leases on streams, discard, and now and then deviate from the step. Besides
+// at random, release leases on streams, discard, declare uses, and now and then deviate. Besides
 // the invariants in pager_simulation.h, no caller waits without a cause: if no transfer is in
 // flight, no stream is at work and the pager has not asked for another run of its pump, a lease
 // waits only for another lease of its tile.
@@ -35,6 +35,7 @@ class PlannedSimulation : public PagerSimulation {
   // Runs steps, some of which differ from the usual step. The first is served on demand.
   void RunSteps(int steps) {
     for (int step = 0; step < steps && !testing::Test::HasFatalFailure(); ++step) {
+      if (Chance(0.3)) DeclareUses();
       if (step > 0 && !pager_.in_use() && pager_.plan().followed() == nullptr) TakeUpPlan();
       Step(Chance(0.2));
       pager_.plan().EndStep();
@@ -109,6 +110,18 @@ class PlannedSimulation : public PagerSimulation {
     units_.push_back(units);
     truth_.push_back(0);
     nvme_.push_back(std::nullopt);
+  }
+
+  // Declares the first uses of a caller's next step, and lets some of the prefetches begin.
+  void DeclareUses() {
+    for (const Op& op : usual_[random_() % usual_.size()]) {
+      if (op.kind == Op::Kind::kAcquire) pager_.Declare(op.tile, op.tier, op.access);
+    }
+    Pump();
+    while (Chance(0.5)) {
+      EndSomeTransfer();
+      Pump();
+    }
   }
 
   // Follows a plan of the usual step, with its callers interleaved at random. If there is no plan,
