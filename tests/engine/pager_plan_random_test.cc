@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Callers whose steps repeat, under the step's plan, from any state of the tiles. They interleave
-// at random, release leases on streams, discard, declare uses, and now and then deviate. Besides
-// the invariants in pager_simulation.h, no caller waits without a cause: if no transfer is in
-// flight, no stream is at work and the pager has not asked for another run of its pump, a lease
-// waits only for another lease of its tile.
+// at random, release leases on streams, discard, evict, declare uses, and now and then deviate from
+// the step. Tiles come and go. Besides the invariants in pager_simulation.h, no caller waits
+// without a cause: if no transfer is in flight, no stream is at work and the pager has not asked
+// for another run of its pump, a lease waits only for another lease of its tile.
 
 #include <gtest/gtest.h>
 
@@ -43,6 +43,7 @@ class PlannedSimulation : public PagerSimulation {
       if (setup_.has_store && Chance(0.1)) Commit();
       if (Chance(0.05)) pager_.plan().Abandon(/*deviated=*/false);
       if (Chance(0.1)) AddTile();
+      if (Chance(0.1)) ForgetSomeTile();
     }
     Drain();
   }
@@ -81,7 +82,7 @@ class PlannedSimulation : public PagerSimulation {
         const bool is_own = IsShared(op.tile) || op.tile / 3 % callers_.size() == caller;
         const bool is_held = std::any_of(held.begin(), held.end(),
                                          [&](const Op& other) { return other.tile == op.tile; });
-        if (!is_own || is_held) continue;
+        if (!is_own || is_held || gone_.count(op.tile) > 0) continue;
         program.push_back(op);
         held.push_back(op);
       } else if (!held.empty()) {
@@ -110,6 +111,18 @@ class PlannedSimulation : public PagerSimulation {
     units_.push_back(units);
     truth_.push_back(0);
     nvme_.push_back(std::nullopt);
+  }
+
+  // Unregisters a tile, unless it is leased. No later step uses it.
+  void ForgetSomeTile() {
+    const auto tile = static_cast<TileIndex>(random_() % truth_.size());
+    if (gone_.count(tile) > 0 || !pager_.Forget(tile, 1).ok()) return;
+    gone_.insert(tile);
+    discarded_.insert(tile);
+    TakeDiscard(tile);
+    for (Program& program : usual_)
+      std::erase_if(program, [tile](const Op& op) { return op.tile == tile; });
+    Pump();
   }
 
   // Declares the first uses of a caller's next step, and lets some of the prefetches begin.
@@ -194,6 +207,9 @@ class PlannedSimulation : public PagerSimulation {
         EndSomeTransfer();
       } else if (Chance(0.2)) {
         EndSomeDrain();
+      } else if (Chance(0.02)) {
+        TellOfTaken();
+        (void)pager_.Evict(static_cast<TileIndex>(random_() % truth_.size()));
       } else {
         Go(callers_[random_() % callers_.size()]);
       }
@@ -295,6 +311,7 @@ class PlannedSimulation : public PagerSimulation {
 
   std::vector<Caller> callers_;
   std::vector<Program> usual_;
+  std::set<TileIndex> gone_;  // unregistered
 };
 
 struct Sum {
