@@ -14,11 +14,13 @@ Outcome Arrivals::AdvanceAcquire(Job& job) {
   Page& page = pages_[job.tile];
   Copy& target = page.copy(job.tier);
   const bool makes_way =
-      job.tier == Tier::kPinned && pages_.IsInReservedRange(job.tile) && !target.leaving &&
-      !page.is_moving() && pages_.failures().MayWriteUnasked() &&
+      job.tier == Tier::kPinned && !job.made_way && pages_.IsInReservedRange(job.tile) &&
+      !target.leaving && !page.is_moving() && pages_.failures().MayWriteUnasked() &&
       !plan_.LiesAsPlanned(job.tile, job.tier) && room_.IsFor(job.tile, job.tier, job.position);
-  if (makes_way && pages_.leases().Close(job.tile, Tier::kPinned))
+  if (makes_way && pages_.leases().Close(job.tile, Tier::kPinned)) {
+    job.made_way = true;
     room_.StartEvict(job.tile, Tier::kPinned);
+  }
   // A tile that is on its way to its resting place on NVMe is not leased in either tier.
   const bool is_leaving =
       target.leaving || (page.copy(Other(job.tier)).leaving && page.tile->rest == Tier::kNvme);

@@ -39,9 +39,9 @@ TileIndex PageTable::AddTile(uint64_t size_bytes, Role role, bool transient, boo
   is.transient = transient;
   is.is_small = size_bytes <= options_.small_bytes;
   is.place = place;
-  const uint64_t reserved_bytes = resting_.reserved_bytes(Tier::kPinned);
+  const uint64_t shut_until = ShutUntil();
   resting_.Add(tile, &is);
-  if (is.rest == Tier::kPinned) ShutReservedRange(reserved_bytes);
+  if (is.rest == Tier::kPinned) ShutReservedRange(shut_until);
   if (is.has_reserved_frame()) reserved_.Add(*is.rest, resting_.reserved_bytes(*is.rest));
   if (stored) {
     SetZero(tile, false);
@@ -59,8 +59,16 @@ bool PageTable::IsInReservedRange(TileIndex tile) const {
          !page.tile->rest && options_.has_store;
 }
 
-// Closes the counts of copies that lie in the part of pinned memory, from `from` on, by which the
-// range for reserved frames has grown.
+// The end of the range of pinned memory in which copies that are in the way of reserved frames have
+// closed counts, or in which there are none: between reserved frames that are all taken and end in
+// their range, nothing else lies.
+uint64_t PageTable::ShutUntil() const {
+  const uint64_t reserved_bytes = resting_.reserved_bytes(Tier::kPinned);
+  const bool has_gaps = reserved_.end[At(Tier::kPinned)] > reserved_bytes;
+  return has_gaps ? resting_.avoided_bytes(Tier::kPinned) : reserved_bytes;
+}
+
+// Closes the counts of copies that lie in the range for reserved frames from `from` on.
 void PageTable::ShutReservedRange(uint64_t from) {
   const uint64_t until = resting_.reserved_bytes(Tier::kPinned);
   for (const TileIndex tile : arena(Tier::kPinned).TilesIn(from, until))

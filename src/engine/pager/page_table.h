@@ -221,6 +221,7 @@ class PageTable {
   void SetZero(TileIndex tile, bool zero);
   void NoteBytes(TileIndex tile);
   void Count(TileIndex tile, Tier tier, bool held);
+  uint64_t ShutUntil() const;
   void ShutReservedRange(uint64_t from);
 
   const PagerOptions options_;

@@ -148,7 +148,9 @@ Room::Window Room::FindWindowFrom(uint64_t from, Tier tier, uint64_t size_bytes,
   for (auto it = arena.At(from); it != end && !(best.found && weighed >= most_weighed); ++it) {
     if (ahead != end) Prefetch((ahead++)->second, tier);
     const auto& [offset, segment] = *it;
-    const uint64_t start = segment.kind == ArenaMap::Kind::kFree ? std::max(offset, from) : offset;
+    // Of a frame that begins below `from`, only a part would be in the window.
+    if (offset < from && segment.kind != ArenaMap::Kind::kFree) continue;
+    const uint64_t start = std::max(offset, from);
     const uint64_t bytes = offset + segment.size_bytes - start;
     ++weighed;
     double cost = 0;
