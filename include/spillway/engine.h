@@ -285,8 +285,8 @@ class SPILLWAY_EXPORT Engine {
   // until the leases that were released on streams have ended; if another caller holds or requests
   // a lease, a later EndStep starts to follow the plan.
   virtual absl::Status EndStep() = 0;
-  // Waits until no plan is being made. Right after EndStep, it also starts to follow the plan of
-  // the next step. So what steps move does not depend on how long planning takes.
+  // Waits until no plan is being made, or until four were made that other threads had voided. Right
+  // after EndStep, the next step's plan is followed then, however long it took to make.
   virtual absl::Status WaitForPlan() { return absl::OkStatus(); }
 
   // Makes the state of every tensor that is not transient durable, together with `user_state`.

@@ -239,7 +239,7 @@ absl::Status Mover::TakeUpPlan() {
 }
 
 absl::Status Mover::WaitForPlan() {
-  while (plans_ != nullptr && plans_->is_busy()) {
+  for (int stale = 0; stale < kMostStalePlans && plans_ != nullptr && plans_->is_busy(); ++stale) {
     const double begin = base::Now();
     SPILLWAY_RETURN_IF_ERROR(plans_->Wait());
     const Entry entry(this);

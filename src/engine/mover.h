@@ -126,6 +126,9 @@ class Mover final : public PagerDriver {
     Mover& mover_;
     absl::Status status_;
   };
+  // After this many plans that were out of date when they were made, WaitForPlan waits no more.
+  static constexpr int kMostStalePlans = 4;
+
   // `budgets`: the options of plans. If empty, no steps are planned.
   Mover(MoverParts parts, PagerOptions options, const std::optional<plan::PlanOptions>& budgets);
 
