@@ -34,13 +34,9 @@ void RemoveStore(const fs::path& path) {
   (void)folder->RemoveStoreFiles();  // the lock file is removed with the lock
 }
 
-// Opens the folder and locks it. Returns the descriptor; -1 if the folder cannot be opened, or if
-// another descriptor holds the lock or there are no locks and `must_lock`.
-int OpenLocked(const std::string& path, bool must_lock) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  if (fd < 0 || ::flock(fd, LOCK_EX | LOCK_NB) == 0 || !must_lock) return fd;
-  ::close(fd);
-  return -1;
+// Opens a folder; -1 and errno if that fails.
+int OpenFolder(const std::string& path) {
+  return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 
 }  // namespace
@@ -51,11 +47,13 @@ absl::StatusOr<OwnFolder> OwnFolder::Make(const std::string& parent) {
     std::string path = absl::StrCat(parent, "/spillway-bench-XXXXXX");
     if (::mkdtemp(path.data()) == nullptr)
       return base::ErrnoToStatus(errno, absl::StrCat("making a folder in ", parent));
-    const int fd = OpenLocked(path, /*must_lock=*/false);
+    const int fd = OpenFolder(path);
     if (fd < 0 && errno != ENOENT)
       return base::ErrnoToStatus(errno, absl::StrCat("opening ", path));
     OwnFolder folder(path, fd);
-    // Another benchmark may have removed the folder before it was locked.
+    // A benchmark that removes what was left holds the lock for a moment, and may remove this.
+    while (::flock(fd, LOCK_EX) != 0 && errno == EINTR) {
+    }
     std::error_code error;
     if (fd >= 0 && fs::is_directory(path, error)) return folder;
   }
@@ -67,14 +65,15 @@ void RemoveLeftovers(const std::string& parent) {
     const std::string name = entry.path().filename().string();
     const bool is_ours = name.starts_with(kPrefix) && name.size() == kPrefix.size() + 6;
     if (!is_ours || entry.is_symlink(error) || !entry.is_directory(error)) continue;
-    const int fd = OpenLocked(entry.path().string(), /*must_lock=*/true);
-    if (fd < 0) continue;  // a benchmark that runs holds it
-    const fs::path store = entry.path() / "store";
-    if (fs::is_directory(store, error)) RemoveStore(store);
-    // Both calls fail, as they should, if the folder is not empty.
-    fs::remove(store, error);
-    fs::remove(entry.path(), error);
-    ::close(fd);
+    const int fd = OpenFolder(entry.path().string());
+    if (fd >= 0 && ::flock(fd, LOCK_EX | LOCK_NB) == 0) {  // no benchmark that runs holds it
+      const fs::path store = entry.path() / "store";
+      if (fs::is_directory(store, error)) RemoveStore(store);
+      // Both calls fail, as they should, if the folder is not empty.
+      fs::remove(store, error);
+      fs::remove(entry.path(), error);
+    }
+    if (fd >= 0) ::close(fd);
   }
 }
 
