@@ -65,7 +65,6 @@ class PlannedSimulation : public PagerSimulation {
     std::set<TileIndex> missed;  // tiles whose lease failed
   };
 
-  bool IsTransient(TileIndex tile) const { return tile % 4 == 3; }
   // Whether all callers read the tile. Each other tile belongs to one caller.
   static bool IsShared(TileIndex tile) { return tile % 3 == 0; }
 
@@ -100,17 +99,6 @@ class PlannedSimulation : public PagerSimulation {
     if (!IsTransient(op.tile) || IsShared(op.tile) || Chance(0.5)) return;
     op.kind = Op::Kind::kDiscard;
     program->push_back(op);
-  }
-
-  void AddTile() {
-    if (truth_.size() > 40) return;
-    const uint64_t units = 1 + random_() % setup_.max_tile_units;
-    roles_.push_back(Role::kParameter);
-    pager_.AddTile(units * kUnit, Role::kParameter,
-                   IsTransient(static_cast<TileIndex>(truth_.size())), false);
-    units_.push_back(units);
-    truth_.push_back(0);
-    nvme_.push_back(std::nullopt);
   }
 
   // Unregisters a tile, unless it is leased. No later step uses it.
@@ -210,6 +198,9 @@ class PlannedSimulation : public PagerSimulation {
       } else if (Chance(0.02)) {
         TellOfTaken();
         (void)pager_.Evict(static_cast<TileIndex>(random_() % truth_.size()));
+      } else if (Chance(0.005)) {
+        TellOfTaken();
+        AddTile();
       } else {
         Go(callers_[random_() % callers_.size()]);
       }
@@ -311,7 +302,6 @@ class PlannedSimulation : public PagerSimulation {
 
   std::vector<Caller> callers_;
   std::vector<Program> usual_;
-  std::set<TileIndex> gone_;  // unregistered
 };
 
 struct Sum {
@@ -376,6 +366,22 @@ TEST(PagerPlanRandom, WithRolesThatArePlaced) {
   setup.placement[1] = Tier::kPinned;
   setup.placement[2] = Tier::kNvme;
   RunMany(setup, 100);
+}
+
+// Tiles that rest in memory are registered and go while others are leased, so that their frames
+// come to lie anywhere. All frames have one size, so any room that is free will do, and no lease
+// may fail while no other is held.
+TEST(PagerPlanRandom, WhereRoomIsLeftBetweenFramesThatStay) {
+  SimulationSetup setup{
+      .device_units = 20, .pinned_units = 12, .num_tiles = 12, .max_tile_units = 1};
+  setup.placement[1] = setup.placement[2] = Tier::kPinned;
+  RunMany(setup, 200);
+}
+
+TEST(PagerPlanRandom, WhereFramesThatStaySplitTheRoom) {
+  SimulationSetup setup{.device_units = 20, .pinned_units = 30, .num_tiles = 12, .splits = true};
+  setup.placement[1] = setup.placement[2] = Tier::kPinned;
+  RunMany(setup, 200);
 }
 
 }  // namespace

@@ -127,6 +127,23 @@ TEST(PagerRandom, PlacedTilesRestWhereTheyShould) {
   EXPECT_LT(failures, grants / 100);
 }
 
+// Tiles that rest in pinned memory are registered while others are leased, so that their frames
+// come to lie anywhere, and others lie in their way.
+TEST(PagerRandom, TilesThatStayMayComeLater) {
+  const uint64_t first = test::Seed();
+  for (uint64_t seed = first; seed != first + 1000; ++seed) {
+    SCOPED_TRACE(test::SeedLine(seed));
+    SimulationSetup setup{.device_units = 12, .pinned_units = 10 + seed % 20, .num_tiles = 6};
+    setup.max_held = 1 + static_cast<int>(seed % 4);
+    setup.placement[1] = setup.placement[2] = Tier::kPinned;
+    setup.declares = seed % 2 == 0;
+    setup.adds_tiles = setup.splits = true;
+    PagerSimulation simulation(setup, seed);
+    simulation.Run(1500);
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
 TEST(PagerRandom, WithoutAStorePinnedMemoryIsTheLastTier) {
   RunMany({.has_store = false, .device_units = 8, .pinned_units = 64, .max_held = 3}, 100, 1500);
 }

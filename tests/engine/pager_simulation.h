@@ -42,7 +42,11 @@ struct SimulationSetup {
   Placement placement = {};
   PumpLimits pump = {};
   bool declares = true;
-  bool withdraws = false;  // callers withdraw requests now and then
+  bool withdraws = false;   // callers withdraw requests now and then
+  bool adds_tiles = false;  // now and then, also while others are leased
+  // Reserved frames may split the room beside them, so a lease or a commit may fail though nothing
+  // is held.
+  bool splits = false;
 };
 
 class PagerSimulation {
@@ -121,6 +125,7 @@ class PagerSimulation {
     if (Chance(0.7)) TellOfTaken();
     if (setup_.restores && saved_truth_ && Chance(0.02)) Restore();
     if (setup_.withdraws && Chance(0.05)) WithdrawSome();
+    if (setup_.adds_tiles && Chance(0.02)) AddTile();
     switch (random_() % 8) {
       case 0:
       case 1:
@@ -154,6 +159,34 @@ class PagerSimulation {
         break;
       default: EndSomeTransfer();
     }
+  }
+
+  static bool IsTransient(TileIndex tile) { return tile % 4 == 3; }
+
+  // Registers a tile, unless it may not rest where its role does or there are many.
+  void AddTile() {
+    if (truth_.size() > 40) return;
+    const uint64_t units = 1 + random_() % setup_.max_tile_units;
+    const auto role = static_cast<Role>(random_() % kNumRoles);
+    if (!HasRestingRoom(role, units)) return;
+    roles_.push_back(role);
+    pager_.AddTile(units * kUnit, role, IsTransient(static_cast<TileIndex>(truth_.size())), false);
+    units_.push_back(units);
+    truth_.push_back(0);
+    nvme_.push_back(std::nullopt);
+  }
+
+  // Whether a tile of the role may be registered: beside all tiles that rest where it would, the
+  // largest tile that does not must have room.
+  bool HasRestingRoom(Role role, uint64_t units) const {
+    const auto rest = setup_.placement[static_cast<size_t>(role)];
+    if (!rest || *rest == Tier::kNvme) return true;
+    uint64_t resting = units + setup_.max_tile_units;
+    for (TileIndex tile = 0; tile < truth_.size(); ++tile) {
+      const bool rests_too = setup_.placement[static_cast<size_t>(roles_[tile])] == rest;
+      if (rests_too && gone_.count(tile) == 0) resting += units_[tile];
+    }
+    return resting <= (*rest == Tier::kDevice ? setup_.device_units : setup_.pinned_units);
   }
 
   // Withdraws requests of callers that give up. A lease request fails at once, a commit when its
@@ -421,7 +454,7 @@ class PagerSimulation {
     const bool was_withdrawn = withdrawn_.erase(action.ticket) > 0;
     if (action.ticket == flush_ticket_) {
       flushing_ = false;
-      ASSERT_TRUE(setup_.failure_rate > 0 || was_withdrawn);
+      ASSERT_TRUE(setup_.failure_rate > 0 || was_withdrawn || setup_.splits) << action.status;
       return;
     }
     requests_.erase(action.ticket);
@@ -434,7 +467,7 @@ class PagerSimulation {
     ++failures_;
     if (setup_.failure_rate > 0) return;
     ASSERT_EQ(action.status.code(), absl::StatusCode::kResourceExhausted) << action.status;
-    ASSERT_TRUE(!held_.empty() || !setup_.has_store) << action.status;
+    ASSERT_TRUE(!held_.empty() || !setup_.has_store || setup_.splits) << action.status;
   }
 
   uint64_t& Cell(TileIndex tile, Tier tier, uint64_t unit) {
@@ -471,6 +504,7 @@ class PagerSimulation {
   std::vector<uint64_t> device_, pinned_;  // one value per unit
   std::vector<uint64_t> units_, truth_;
   std::vector<Role> roles_;
+  std::set<TileIndex> gone_;  // unregistered
   std::vector<std::optional<uint64_t>> nvme_;
   std::optional<std::vector<uint64_t>> saved_truth_;  // as of the last flush
   std::vector<std::optional<uint64_t>> saved_nvme_;
