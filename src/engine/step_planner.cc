@@ -21,10 +21,6 @@ void StepPlanner::AddTile(TileIndex index, double now) {
   rests_on_device_ |= tile.rest == Tier::kDevice;
   recorder_.Begin(now);
   is_too_long_ = false;
-  if (!tile.has_reserved_frame()) return;
-  // A plan that was not taken yet may have frames where the tile will rest.
-  for (auto& [fingerprint, step] : known_)
-    if (step.plan_request != step.request) step.request = 0;
 }
 
 plan::StepRecorder* StepPlanner::Recording() {

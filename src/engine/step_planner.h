@@ -96,9 +96,8 @@ class StepPlanner {
   // have bytes), if not all tiles fit into pinned memory any more, or if a tile was added that will
   // rest where the plan has a frame. That test compares two offsets. So a plan is also made anew if
   // one of its frames begins below the end of a tier's reserved frames and none lies where the new
-  // tile will. So is a plan that was being made when the tile was added. If a reserved frame was
-  // given back, every plan is made anew, to use the room. The cost does not grow with the step's
-  // events, and grows by one bit per tile.
+  // tile will. If a reserved frame was given back, every plan is made anew, to use the room. The
+  // cost does not grow with the step's events, and grows by one bit per tile.
   absl::StatusOr<std::shared_ptr<PlanFollower>> Next(const TilesNow& tiles);
   // Whether nothing was recorded since the last step's end.
   bool is_between_steps() const { return recorder_.num_events() == 0 && !is_too_long_; }

@@ -161,6 +161,7 @@ TEST_F(StepPlannerTest, ANewTileThatWillRestInMemoryVoidsThePlanThatIsBeingMade)
   resting.size_bytes = 4096;
   resting.rest = Tier::kPinned;
   planner_.AddTile(kTiles, 0);
+  AddReservedFrame(Tier::kPinned, 4096);
   const auto next = Next();
   ASSERT_TRUE(next.ok()) << next.status();
   EXPECT_EQ(*next, nullptr);
