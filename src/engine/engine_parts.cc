@@ -87,7 +87,7 @@ absl::Status SetQueues(const EngineOptions& options, const io::Announce& announc
   if (announce) {
     announce(absl::StrCat(
         "not all of the store's devices could be measured, so default queue depths and "
-        "request sizes are used for the others: ",
+        "request sizes are used where nothing was measured: ",
         status.message()));
   }
   for (uint16_t device = 0; device < store.num_devices(); ++device) {
