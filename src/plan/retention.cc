@@ -103,9 +103,10 @@ std::vector<Epoch> AllEpochs(const Retention& retention) {
 std::vector<bool> GoesDown(const Retention& retention, const Retained& retained) {
   std::vector<bool> goes_down(retention.uses.size());
   for (uint32_t u = 0; u < goes_down.size() && !retention.stop; ++u) {
-    goes_down[u] = retention.uses[u].forced_write;
-    const auto epoch = EpochAt(retention, u);
-    if (!epoch || !epoch->dirty) continue;
+    const Use& use = retention.uses[u];
+    goes_down[u] = use.forced_write;
+    if (!use.dirty || !use.dirties) continue;
+    const std::optional<Epoch> epoch = EpochAt(retention, u);
     bool all = true;
     ForGaps(retention, *epoch, [&](uint32_t gap) { all &= retained[gap]; });
     goes_down[u] = !all;

@@ -24,14 +24,13 @@ class RoomTree {
         capacity_(static_cast<int64_t>(
             std::min<uint64_t>(capacity, std::numeric_limits<int64_t>::max() / 2))),
         size_(std::bit_ceil((num_positions_ + stretch_ - 1) / stretch_)),
-        most_(2 * size_),
-        added_(2 * size_) {
+        nodes_(2 * size_) {
     for (uint32_t p = 0, leaf = size_; p < num_positions_; ++leaf) {
       const uint32_t end = std::min(num_positions_, p + stretch_);
-      for (; p < end; ++p) most_[leaf] = std::max(most_[leaf], static_cast<int64_t>(bytes[p]));
+      int64_t& most = nodes_[leaf].most;
+      for (; p < end; ++p) most = std::max(most, static_cast<int64_t>(bytes[p]));
     }
-    for (uint32_t node = size_ - 1; node > 0; --node)
-      most_[node] = std::max(most_[2 * node], most_[2 * node + 1]);
+    for (uint32_t node = size_ - 1; node > 0; --node) nodes_[node].most = MostBelow(node);
   }
 
   // Adds bytes from `begin` up to, not including, `end`, if they fit; returns whether they do. If
@@ -51,11 +50,12 @@ class RoomTree {
   }
   // Whether the bytes would fit in the range in addition. REQUIRES: begin != end.
   bool Fits(uint32_t begin, uint32_t end, uint64_t bytes) const {
-    int64_t most = 0;
+    const int64_t limit = capacity_ - static_cast<int64_t>(bytes);
+    bool fits = true;
     ForParts(begin, end, [&](uint32_t first, uint32_t last) {
-      most = std::max(most, Most(1, 0, size_ - 1, first, last));
+      fits = fits && IsAtMost(limit, 1, 0, size_ - 1, first, last);
     });
-    return most + static_cast<int64_t>(bytes) <= capacity_;
+    return fits;
   }
   // Removes bytes that were added.
   void Remove(uint32_t begin, uint32_t end, uint64_t bytes) {
@@ -77,36 +77,47 @@ class RoomTree {
     if (end > 0) visit(0, last);
   }
 
-  int64_t Most(uint32_t node, uint32_t low, uint32_t high, uint32_t first, uint32_t last) const {
-    if (first <= low && high <= last) return most_[node];
+  int64_t MostBelow(uint32_t node) const {
+    return std::max(nodes_[2 * node].most, nodes_[2 * node + 1].most);
+  }
+
+  // Whether no stretch of the range counts as fuller than `limit`, without what the nodes above
+  // this one add. Most questions are answered high in the tree.
+  bool IsAtMost(int64_t limit, uint32_t node, uint32_t low, uint32_t high, uint32_t first,
+                uint32_t last) const {
+    if (nodes_[node].most <= limit) return true;
+    if (first <= low && high <= last) return false;
     const uint32_t middle = (low + high) / 2;
-    int64_t most = std::numeric_limits<int64_t>::min();
-    if (first <= middle) most = Most(2 * node, low, middle, first, last);
-    if (last > middle) most = std::max(most, Most(2 * node + 1, middle + 1, high, first, last));
-    return most + added_[node];
+    limit -= nodes_[node].added;
+    return (first > middle || IsAtMost(limit, 2 * node, low, middle, first, last)) &&
+           (last <= middle || IsAtMost(limit, 2 * node + 1, middle + 1, high, first, last));
   }
 
   void Change(uint32_t node, uint32_t low, uint32_t high, uint32_t first, uint32_t last,
               int64_t bytes) {
     if (first <= low && high <= last) {
-      most_[node] += bytes;
-      added_[node] += bytes;
+      nodes_[node].most += bytes;
+      nodes_[node].added += bytes;
       return;
     }
     const uint32_t middle = (low + high) / 2;
     if (first <= middle) Change(2 * node, low, middle, first, last, bytes);
     if (last > middle) Change(2 * node + 1, middle + 1, high, first, last, bytes);
-    most_[node] = std::max(most_[2 * node], most_[2 * node + 1]) + added_[node];
+    nodes_[node].most = MostBelow(node) + nodes_[node].added;
   }
+
+  // Bytes may have been added at the nodes above a node and removed at those below it, so the value
+  // of a node alone may be negative.
+  struct Node {
+    int64_t most = 0;   // the most bytes below it, without what the nodes above it add
+    int64_t added = 0;  // bytes added to everything below it
+  };
 
   uint32_t num_positions_;
   uint32_t stretch_;
   int64_t capacity_;
   uint32_t size_;  // leaves, a power of two
-  // By node. Bytes may have been added at the nodes above a node and removed at those below it, so
-  // the value of a node alone may be negative.
-  std::vector<int64_t> most_;   // the most bytes below it, without what the nodes above it add
-  std::vector<int64_t> added_;  // bytes added to everything below it
+  std::vector<Node> nodes_;
 };
 
 }  // namespace spillway::plan
