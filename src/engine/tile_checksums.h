@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The checksums of tiles in pinned memory that pass between the store and an optimizer update. The
-// update computes checksums while the bytes are in its caches. The checksums are either those of a
-// tile that was read and not compared yet, or those of a tile that was written and will go to NVMe.
-// At any time a tile has one kind or none. Checksums may outlive the tile's frame: they are cleared
+// The checksums of tiles in pinned memory that pass between the store and whoever reads or writes
+// the bytes with a CPU: an optimizer update, or a copy to or from the host's device tier. Both
+// compute checksums while the bytes are in their caches. The checksums are either those of a tile
+// that was read and not compared yet, or those of a tile that was written and will go to NVMe. At
+// any time a tile has one kind or none. Checksums may outlive the tile's frame: they are cleared
 // when the frame is filled again, and when a caller leases the tile for writing.
 
 #ifndef SPILLWAY_ENGINE_TILE_CHECKSUMS_H_
@@ -22,7 +23,7 @@
 
 namespace spillway::engine {
 
-// Thread-safe. Checksums are those of the tile's pages, in order. A tile takes three bytes of
+// Thread-safe. Checksums are those of the tile's pages, in order. A tile takes four bytes of
 // memory, and eight more for each page while it has checksums.
 class TileChecksums {
  public:
@@ -44,8 +45,9 @@ class TileChecksums {
   void Clear(TileIndex tile);
 
   // Whether the tile's next read is left to its user to compare. It is true after an update
-  // requests the tile, until another caller must compare it. It is false for good after the tile
-  // was compared for a copy to the device, because such a copy waits for the comparison.
+  // requests the tile or a CPU copies it to the device, until another caller must compare it. It is
+  // false for good after the tile was compared for a GPU's copy, because such a copy waits for the
+  // comparison.
   bool IsComparedByUser(TileIndex tile) const {
     const State& state = states_[tile];
     return state.by_user.load(std::memory_order_relaxed) &&
@@ -58,11 +60,35 @@ class TileChecksums {
     states_[tile].to_device.store(true, std::memory_order_relaxed);
   }
 
+  // Records that a CPU copies the tile out of the device tier. Returns whether the copy is to hash
+  // it: if the bytes of the copy before went to NVMe, these will probably go there, too. Called, as
+  // NoteWrite is, by one thread.
+  bool NoteCopyOut(TileIndex tile) {
+    Way& way = states_[tile].way_down;
+    const bool hashes = way == Way::kToNvme;
+    way = hashes ? Way::kHashed : Way::kCopied;
+    return hashes;
+  }
+  // Records that the tile is written to NVMe. `was_hashed`: its checksums were known.
+  void NoteWrite(TileIndex tile, bool was_hashed) {
+    Way& way = states_[tile].way_down;
+    if (way == Way::kHashed) way = was_hashed ? Way::kToNvme : Way::kNone;
+    if (way == Way::kCopied) way = Way::kToNvme;
+  }
+
  private:
+  // What has last happened to a tile's bytes on the way from the device tier to NVMe.
+  enum class Way : uint8_t {
+    kNone,    // nothing, or a caller has changed the bytes since they were hashed
+    kCopied,  // they were copied out
+    kHashed,  // they were copied out and hashed
+    kToNvme,  // they were written to NVMe after a copy
+  };
   struct State {
     std::atomic<uint8_t> kind = 0;
     std::atomic<bool> by_user = false;
     std::atomic<bool> to_device = false;
+    Way way_down = Way::kNone;
   };
 
   base::StableArray<State> states_;

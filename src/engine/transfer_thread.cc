@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <iterator>
 #include <string>
 #include <system_error>
@@ -39,8 +40,17 @@ absl::Status TransferThread::Start() {
     if (!arena.ok()) return WithOption(arena.status(), "device_bytes");
     device_arena_ = *arena;
   }
-  SPILLWAY_ASSIGN_OR_RETURN(copy_in_, runtime().CreateStream());
-  SPILLWAY_ASSIGN_OR_RETURN(copy_out_, runtime().CreateStream());
+  copies_ = std::make_unique<TileCopies>(
+      TileCopies::Parts{
+          .runtime = &runtime(),
+          .pinned = parts_.pinned->data(),
+          .device = device_arena_,
+          .page_bytes = parts_.store != nullptr ? parts_.store->page_bytes() : 0,
+          .checksums = &checksums_,
+          .read_again = std::bind_front(&TransferThread::ReadAgain, this),
+      },
+      static_cast<TileCopies::Listener*>(this));
+  SPILLWAY_RETURN_IF_ERROR(copies_->Start());
   try {
     thread_ = std::thread(&TransferThread::Run, this);
   } catch (const std::system_error& error) {
@@ -63,8 +73,7 @@ void TransferThread::Stop() {
 
 TransferThread::~TransferThread() {
   Stop();
-  if (copy_in_.value != nullptr) runtime().DestroyStream(copy_in_);
-  if (copy_out_.value != nullptr) runtime().DestroyStream(copy_out_);
+  copies_.reset();
   if (parts_.io != nullptr) parts_.io->RemoveBuffers();
   if (device_arena_ != nullptr) runtime().FreeArena(device_arena_, parts_.device_bytes);
   parts_.store.reset();  // before the I/O engine, in which its files are registered
@@ -149,8 +158,8 @@ absl::Status TransferThread::CheckDevice() {
 LinkUse TransferThread::link_use() {
   MutexLock lock(&mu_);
   LinkUse use = link_use_;
-  use.links[static_cast<size_t>(Transfer::kCopyIn)] = copies_[0].busy();
-  use.links[static_cast<size_t>(Transfer::kCopyOut)] = copies_[1].busy();
+  for (const Transfer copy : {Transfer::kCopyIn, Transfer::kCopyOut})
+    use.links[static_cast<size_t>(copy)] = copies_->busy(copy);
   return use;
 }
 
@@ -241,16 +250,8 @@ void TransferThread::Execute(const Work& work) {
     if (pages_ != nullptr) pages_->Forget(place.tensor, place.first_page, size_bytes);
     return;
   }
-  // The lease's copy was just launched. Marks its end, for which the caller's stream waits.
-  if (action.kind == Action::Kind::kGrant) {
-    const auto failed = not_launched_.find(action.tile);
-    if (failed != not_launched_.end()) return listener_.OnLaunched(action, failed->second, {});
-    absl::StatusOr<tiers::EventHandle> marked = MarkArrival();
-    const tiers::EventHandle arrival = marked.value_or(tiers::EventHandle{});
-    return listener_.OnLaunched(action, std::move(marked).status(), arrival);
-  }
+  if (action.kind == Action::Kind::kGrant) return copies_->Grant(action);
   if (has_timeline_) listener_.OnBegin(action);
-  not_launched_.erase(action.tile);
   absl::Status status = parts_.pinned->EnsureUsable(action.pinned_offset, size_bytes);
   std::byte* frame = parts_.pinned->data() + action.pinned_offset;
   if (status.ok()) {
@@ -266,19 +267,22 @@ void TransferThread::Execute(const Work& work) {
         std::vector<uint64_t> known;
         if (checksums_.KindOf(action.tile) == TileChecksums::Kind::kComputed)
           known = checksums_.Of(action.tile);
+        checksums_.NoteWrite(action.tile, !known.empty());
         return pages_->Write(action.tile, place.tensor, place.first_page, size_bytes, frame, known);
       }
       case Transfer::kZero: std::memset(frame, 0, size_bytes); break;
       default:
-        if (action.transfer == Transfer::kCopyIn &&
-            checksums_.KindOf(action.tile) == TileChecksums::Kind::kExpected)
+        if (action.transfer == Transfer::kCopyIn && copies_->MustCompareBefore(action.tile))
           status = Compare(action.tile, *work.tile, frame);
-        if (status.ok()) status = Copy(action, size_bytes);
-        if (status.ok()) return;
+        if (status.ok()) return copies_->Copy(action, *work.tile);
     }
   }
-  if (!status.ok() && action.transfer == Transfer::kCopyIn) not_launched_[action.tile] = status;
-  const TransferEnd ended{action.tile, status};
+  if (action.transfer == Transfer::kCopyIn) return copies_->Fail(action, status);
+  OnCopied(action.tile, status);
+}
+
+void TransferThread::OnCopied(TileIndex tile, const absl::Status& status) {
+  const TransferEnd ended{tile, status};
   listener_.OnEnded({&ended, 1});
 }
 
@@ -319,48 +323,6 @@ absl::Status TransferThread::Compare(TileIndex index, const Tile& tile, std::byt
     SPILLWAY_RETURN_IF_ERROR(ComparePage(tile, page, expected[page], frame));
   checksums_.Clear(index);
   return absl::OkStatus();
-}
-
-absl::Status TransferThread::Copy(const Action& action, uint64_t size_bytes) {
-  std::byte* pinned = parts_.pinned->data() + action.pinned_offset;
-  std::byte* device = device_arena_ + action.device_offset;
-  const bool in = action.Is(Transfer::kCopyIn);
-  const tiers::StreamHandle stream = in ? copy_in_ : copy_out_;
-  const size_t way = in ? 0 : 1;
-  const auto end = [this, way](uint64_t copied_bytes) {
-    MutexLock lock(&mu_);
-    copies_[way].End(base::Now(), copied_bytes);
-  };
-  {
-    MutexLock lock(&mu_);
-    copies_[way].Begin(base::Now());
-  }
-  absl::Status status = in ? runtime().CopyAsync(stream, tiers::CopyDirection::kHostToDevice,
-                                                 device, pinned, size_bytes)
-                           : runtime().CopyAsync(stream, tiers::CopyDirection::kDeviceToHost,
-                                                 pinned, device, size_bytes);
-  if (status.ok()) {
-    status = runtime().Notify(
-        stream, [this, end, tile = action.tile, size_bytes](const absl::Status& copied) {
-          if (!copied.ok()) NoteFailedWait(copied);
-          end(copied.ok() ? size_bytes : 0);
-          const TransferEnd ended{tile, copied};
-          listener_.OnEnded({&ended, 1});
-        });
-  }
-  if (status.ok()) return status;
-  // Parts of the copy may be in flight, and no notification would report their end.
-  WaitFor(stream);
-  end(0);
-  return status;
-}
-
-absl::StatusOr<tiers::EventHandle> TransferThread::MarkArrival() {
-  SPILLWAY_ASSIGN_OR_RETURN(const tiers::EventHandle event, runtime().CreateEvent());
-  const absl::Status status = runtime().Record(event, copy_in_);
-  if (status.ok()) return event;
-  runtime().DestroyEvent(event);
-  return status;
 }
 
 }  // namespace spillway::engine

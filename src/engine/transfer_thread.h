@@ -8,7 +8,6 @@
 #ifndef SPILLWAY_ENGINE_TRANSFER_THREAD_H_
 #define SPILLWAY_ENGINE_TRANSFER_THREAD_H_
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -18,21 +17,21 @@
 #include <span>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "io/io_engine.h"
 #include "io/store/page_io.h"
 #include "io/store/store.h"
 #include "spillway/stats.h"
-#include "src/base/busy_meter.h"
 #include "src/base/mutex.h"
 #include "src/engine/pager/action.h"
 #include "src/engine/pager/tile_table.h"
 #include "src/engine/rate_meter.h"
 #include "src/engine/tile_checksums.h"
+#include "src/engine/tile_copies.h"
 #include "tiers/device_runtime.h"
 #include "tiers/pinned_arena.h"
 
@@ -60,7 +59,7 @@ struct Work {
 };
 
 // Thread-safe. Owns the parts, which end with it.
-class TransferThread {
+class TransferThread final : private TileCopies::Listener {
  public:
   struct TransferEnd {
     TileIndex tile = 0;
@@ -73,8 +72,7 @@ class TransferThread {
     virtual ~Listener() = default;
     // `transfers` is empty for a kRunAgain.
     virtual void OnEnded(std::span<const TransferEnd> transfers) = 0;
-    // A lease's copy was launched; `arrival` occurs when it ends. If `status` is not ok, the copy
-    // was not launched or its end could not be marked.
+    // As TileCopies::Listener's.
     virtual void OnLaunched(const Action& grant, absl::Status status,
                             tiers::EventHandle arrival) = 0;
     // All posted work has been started; transfers may be in flight. Some work ends without any
@@ -140,30 +138,30 @@ class TransferThread {
   void Execute(const Work& work);
   absl::Status ComparePage(const Tile& tile, uint64_t page, uint64_t checksum, std::byte* frame);
   absl::Status Compare(TileIndex index, const Tile& tile, std::byte* frame);
-  absl::Status Copy(const Action& action, uint64_t size_bytes);
-  absl::StatusOr<tiers::EventHandle> MarkArrival();
+  void OnCopied(TileIndex tile, const absl::Status& status) override;
+  void OnLaunched(const Action& grant, absl::Status status, tiers::EventHandle arrival) override {
+    listener_.OnLaunched(grant, std::move(status), arrival);
+  }
+  void OnFailedWait(const absl::Status& status) override { NoteFailedWait(status); }
 
   // Constant after Start.
   MoverParts parts_;
   Listener& listener_;
   const bool has_timeline_;
   std::byte* device_arena_ = nullptr;
-  tiers::StreamHandle copy_in_, copy_out_;
 
   std::deque<std::atomic<bool>> slab_ready_;
   std::unique_ptr<io::PageIo> pages_;        // used by the thread alone; null without a store
   std::vector<io::PageIo::Result> results_;  // used by the thread alone; not handled yet
-  // Used by the thread alone: why the last copy of a tile to the device was not launched.
-  absl::flat_hash_map<TileIndex, absl::Status> not_launched_;
   TileChecksums checksums_;
+  std::unique_ptr<TileCopies> copies_;
   int64_t working_since_ns_ = 0;  // used by the thread alone, for the timeline
 
   base::Mutex mu_;
   std::vector<Work> work_ ABSL_GUARDED_BY(mu_);
   std::atomic<bool> has_work_ = false;  // written under the lock
   std::vector<std::function<void()>> closures_ ABSL_GUARDED_BY(mu_);
-  std::array<base::BusyMeter, 2> copies_ ABSL_GUARDED_BY(mu_);  // in, out
-  LinkUse link_use_ ABSL_GUARDED_BY(mu_);                       // NVMe's part, as of the last Reap
+  LinkUse link_use_ ABSL_GUARDED_BY(mu_);  // NVMe's part, as of the last Reap
   Occupancy store_room_ ABSL_GUARDED_BY(mu_);
   absl::Status failed_wait_ ABSL_GUARDED_BY(mu_);  // the first; ok: none
   bool sleeping_ ABSL_GUARDED_BY(mu_) = false;
