@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The leases of an engine: takes them and ends them. PageIo compares most bytes with their
-// checksums when it has read them. It leaves those for an update uncompared: any other lease of
-// such a tile compares them here, before its caller uses them.
+// checksums when it has read them. It leaves those for an update, and for a copy by a CPU to
+// the device, uncompared: a lease of such a tile in pinned memory compares them here, before its
+// caller uses them.
 
 #ifndef SPILLWAY_ENGINE_LEASING_ENGINE_H_
 #define SPILLWAY_ENGINE_LEASING_ENGINE_H_

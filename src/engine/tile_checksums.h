@@ -61,34 +61,35 @@ class TileChecksums {
   }
 
   // Records that a CPU copies the tile out of the device tier. Returns whether the copy is to hash
-  // it: if the bytes of the copy before went to NVMe, these will probably go there, too. Called, as
-  // NoteWrite is, by one thread.
+  // it: if the bytes of the copy before went to NVMe as they were copied, these will probably go
+  // there, too. One thread calls NoteCopyOut and NoteWrite.
   bool NoteCopyOut(TileIndex tile) {
-    Way& way = states_[tile].way_down;
-    const bool hashes = way == Way::kToNvme;
-    way = hashes ? Way::kHashed : Way::kCopied;
+    LastCopyOut& last = states_[tile].last_copy_out;
+    const bool hashes = last == LastCopyOut::kWritten;
+    last = hashes ? LastCopyOut::kHashed : LastCopyOut::kNotHashed;
     return hashes;
   }
   // Records that the tile is written to NVMe. `was_hashed`: its checksums were known.
   void NoteWrite(TileIndex tile, bool was_hashed) {
-    Way& way = states_[tile].way_down;
-    if (way == Way::kHashed) way = was_hashed ? Way::kToNvme : Way::kNone;
-    if (way == Way::kCopied) way = Way::kToNvme;
+    LastCopyOut& last = states_[tile].last_copy_out;
+    if (last == LastCopyOut::kHashed)
+      last = was_hashed ? LastCopyOut::kWritten : LastCopyOut::kNone;
+    if (last == LastCopyOut::kNotHashed) last = LastCopyOut::kWritten;
   }
 
  private:
-  // What has last happened to a tile's bytes on the way from the device tier to NVMe.
-  enum class Way : uint8_t {
-    kNone,    // nothing, or a caller has changed the bytes since they were hashed
-    kCopied,  // they were copied out
-    kHashed,  // they were copied out and hashed
-    kToNvme,  // they were written to NVMe after a copy
+  // What has become of the bytes that were last copied out of the device tier.
+  enum class LastCopyOut : uint8_t {
+    kNone,       // there is no such copy, or a caller changed the bytes that it had hashed
+    kNotHashed,  // they were not hashed, and are in memory alone
+    kHashed,     // they were hashed, and are in memory alone
+    kWritten,    // they were written to NVMe
   };
   struct State {
     std::atomic<uint8_t> kind = 0;
     std::atomic<bool> by_user = false;
     std::atomic<bool> to_device = false;
-    Way way_down = Way::kNone;
+    LastCopyOut last_copy_out = LastCopyOut::kNone;
   };
 
   base::StableArray<State> states_;

@@ -41,7 +41,6 @@ bool TileCopies::MustCompareBefore(TileIndex tile) const {
 }
 
 void TileCopies::Copy(const Action& action, const Tile& tile) {
-  const bool in = action.Is(Transfer::kCopyIn);
   const size_t way = Way(action);
   const auto stop_meter = [this, way](uint64_t copied_bytes) {
     MutexLock lock(&mu_);
@@ -50,56 +49,94 @@ void TileCopies::Copy(const Action& action, const Tile& tile) {
   {
     MutexLock lock(&mu_);
     meters_[way].Begin(base::Now());
-    if (in) failed_.erase(action.tile);
+    if (action.Is(Transfer::kCopyIn)) {  // what the tile's last copy left
+      failed_.erase(action.tile);
+      comparing_.erase(action.tile);
+    }
   }
-  const auto compared = std::make_shared<absl::Status>();
-  absl::Status status = Launch(action, tile, compared);
+  const std::shared_ptr<Comparison> comparison = Compares(action);
+  absl::Status status = Launch(action, tile, comparison.get());
   if (status.ok()) {
-    status = parts_.runtime->Notify(streams_[way],
-                                    [=, this, bytes = tile.size_bytes](const absl::Status& copied) {
-                                      if (!copied.ok()) listener_.OnFailedWait(copied);
-                                      const absl::Status& result = copied.ok() ? *compared : copied;
-                                      stop_meter(result.ok() ? bytes : 0);
-                                      End(action, result);
-                                    });
+    const auto ended = [=, this, bytes = tile.size_bytes](const absl::Status& copied) {
+      if (!copied.ok()) listener_.OnFailedWait(copied);
+      absl::Status result = copied;
+      if (comparison != nullptr) result.Update(comparison->status);
+      stop_meter(result.ok() ? bytes : 0);
+      if (comparison != nullptr) return EndComparison(action.tile, comparison, result);
+      listener_.OnCopied(action.tile, result);
+    };
+    status = parts_.runtime->Notify(streams_[way], ended);
   }
   if (status.ok()) return;
   // Parts of the copy may be in flight, and no notification would report their end.
-  const absl::Status ended = parts_.runtime->Synchronize(streams_[way]);
-  if (!ended.ok()) listener_.OnFailedWait(ended);
+  const absl::Status waited = parts_.runtime->Synchronize(streams_[way]);
+  if (!waited.ok()) listener_.OnFailedWait(waited);
   stop_meter(0);
-  End(action, status);
+  if (comparison != nullptr) return EndComparison(action.tile, comparison, status);
+  if (action.Is(Transfer::kCopyIn)) return Fail(action, status);
+  listener_.OnCopied(action.tile, status);
 }
 
-// `compared` becomes the result of comparing, if the copy does that, before the copy ends.
-absl::Status TileCopies::Launch(const Action& action, const Tile& tile,
-                                const std::shared_ptr<absl::Status>& compared) {
+void TileCopies::Fail(const Action& copy_in, const absl::Status& status) {
+  {
+    MutexLock lock(&mu_);
+    failed_[copy_in.tile] = status;
+  }
+  listener_.OnCopied(copy_in.tile, status);
+}
+
+// Returns the comparison that the copy makes, or null.
+std::shared_ptr<TileCopies::Comparison> TileCopies::Compares(const Action& action) {
+  if (!action.Is(Transfer::kCopyIn) || !parts_.runtime->copies_on_cpu() || parts_.page_bytes == 0)
+    return nullptr;
+  parts_.checksums->SetComparedByUser(action.tile, true);  // its next read
+  if (parts_.checksums->KindOf(action.tile) != TileChecksums::Kind::kExpected) return nullptr;
+  auto comparison = std::make_shared<Comparison>();
+  MutexLock lock(&mu_);
+  comparing_.emplace(action.tile, comparison);
+  return comparison;
+}
+
+// Reports the end of a copy that has compared its tile, then grants the leases that waited for it.
+// The tile's next copy may start between the two.
+void TileCopies::EndComparison(TileIndex tile, const std::shared_ptr<Comparison>& comparison,
+                               const absl::Status& status) {
+  if (!status.ok()) {
+    MutexLock lock(&mu_);
+    failed_[tile] = status;
+  }
+  listener_.OnCopied(tile, status);
+  std::vector<Action> grants;
+  {
+    MutexLock lock(&mu_);
+    grants.swap(comparison->grants);
+    const auto latest = comparing_.find(tile);
+    if (latest != comparing_.end() && latest->second == comparison) comparing_.erase(latest);
+  }
+  for (const Action& grant : grants) listener_.OnLaunched(grant, status, {});
+}
+
+absl::Status TileCopies::Launch(const Action& action, const Tile& tile, Comparison* comparison) {
   tiers::DeviceRuntime& runtime = *parts_.runtime;
-  TileChecksums& checksums = *parts_.checksums;
   const TileIndex index = action.tile;
   const tiers::StreamHandle stream = streams_[Way(action)];
   std::byte* const pinned = parts_.pinned + action.pinned_offset;
   std::byte* const device = parts_.device + action.device_offset;
-  const bool hashes = runtime.copies_on_cpu() && parts_.page_bytes > 0;
-  if (action.Is(Transfer::kCopyOut)) {
-    if (hashes && checksums.NoteCopyOut(index)) {
-      return runtime.Launch(stream, [this, index, bytes = tile.size_bytes, pinned, device] {
-        CopyHashed(index, bytes, pinned, device);
-      });
-    }
-    return runtime.CopyAsync(stream, CopyDirection::kDeviceToHost, pinned, device, tile.size_bytes);
-  }
-  if (hashes) checksums.SetComparedByUser(index, true);
-  if (hashes && checksums.KindOf(index) == TileChecksums::Kind::kExpected) {
-    {
-      MutexLock lock(&mu_);
-      comparing_.try_emplace(index);
-    }
-    return runtime.Launch(stream, [this, index, &tile, pinned, device, compared] {
-      *compared = CopyCompared(index, tile, pinned, device);
+  if (comparison != nullptr) {
+    return runtime.Launch(stream, [this, index, &tile, pinned, device, comparison] {
+      comparison->status = CopyCompared(index, tile, pinned, device);
     });
   }
-  return runtime.CopyAsync(stream, CopyDirection::kHostToDevice, device, pinned, tile.size_bytes);
+  if (action.Is(Transfer::kCopyIn))
+    return runtime.CopyAsync(stream, CopyDirection::kHostToDevice, device, pinned, tile.size_bytes);
+  // The store hashes small tiles itself.
+  const bool may_hash = runtime.copies_on_cpu() && parts_.page_bytes > 0 && !tile.is_small;
+  if (may_hash && parts_.checksums->NoteCopyOut(index)) {
+    return runtime.Launch(stream, [this, index, bytes = tile.size_bytes, pinned, device] {
+      CopyHashed(index, bytes, pinned, device);
+    });
+  }
+  return runtime.CopyAsync(stream, CopyDirection::kDeviceToHost, pinned, device, tile.size_bytes);
 }
 
 // Copies the tile's pages to the device, each after it was found to match its checksum.
@@ -129,24 +166,12 @@ void TileCopies::CopyHashed(TileIndex index, uint64_t size_bytes, std::byte* pin
   parts_.checksums->Set(index, TileChecksums::Kind::kComputed, std::move(checksums));
 }
 
-// Reports the end of a copy, and grants the leases that have waited for the comparison.
-void TileCopies::End(const Action& action, const absl::Status& status) {
-  std::vector<Action> grants;
-  if (action.Is(Transfer::kCopyIn)) {
-    MutexLock lock(&mu_);
-    if (!status.ok()) failed_[action.tile] = status;
-    if (auto compared = comparing_.extract(action.tile)) grants = std::move(compared.mapped());
-  }
-  listener_.OnCopied(action.tile, status);
-  for (const Action& grant : grants) listener_.OnLaunched(grant, status, {});
-}
-
 void TileCopies::Grant(const Action& grant) {
   absl::Status status;
   {
     MutexLock lock(&mu_);
     const auto comparing = comparing_.find(grant.tile);
-    if (comparing != comparing_.end()) return comparing->second.push_back(grant);
+    if (comparing != comparing_.end()) return comparing->second->grants.push_back(grant);
     const auto failed = failed_.find(grant.tile);
     if (failed != failed_.end()) status = failed->second;
   }

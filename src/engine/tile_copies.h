@@ -70,21 +70,29 @@ class TileCopies {
   // Starts a kCopyIn or a kCopyOut. Its end is reported, also if it cannot be launched.
   void Copy(const Action& action, const Tile& tile);
   // Reports a kCopyIn that failed before it could start.
-  void Fail(const Action& copy_in, const absl::Status& status) { End(copy_in, status); }
-  // Grants the lease of a tile whose kCopyIn was started just before.
+  void Fail(const Action& copy_in, const absl::Status& status);
+  // Grants a lease of a tile whose kCopyIn was started before. If that compares the tile, the lease
+  // is granted when it has ended.
   void Grant(const Action& grant);
 
   base::LinkBusy busy(Transfer copy) const;
 
  private:
+  // Of a copy to the device that compares its tile.
+  struct Comparison {
+    absl::Status status;         // written before the copy ends
+    std::vector<Action> grants;  // wait for its end; guarded by mu_
+  };
+
   static size_t Way(const Action& action) { return action.Is(Transfer::kCopyIn) ? 0 : 1; }
-  absl::Status Launch(const Action& action, const Tile& tile,
-                      const std::shared_ptr<absl::Status>& compared);
+  std::shared_ptr<Comparison> Compares(const Action& action);
+  absl::Status Launch(const Action& action, const Tile& tile, Comparison* comparison);
   absl::Status CopyCompared(TileIndex index, const Tile& tile, std::byte* pinned,
                             std::byte* device) const;
   void CopyHashed(TileIndex index, uint64_t size_bytes, std::byte* pinned,
                   const std::byte* device) const;
-  void End(const Action& action, const absl::Status& status);
+  void EndComparison(TileIndex tile, const std::shared_ptr<Comparison>& comparison,
+                     const absl::Status& status);
   absl::StatusOr<tiers::EventHandle> MarkArrival();
 
   const Parts parts_;
@@ -95,8 +103,8 @@ class TileCopies {
   std::array<base::BusyMeter, 2> meters_ ABSL_GUARDED_BY(mu_);  // in, out
   // Why the last copy of a tile to the device failed.
   absl::flat_hash_map<TileIndex, absl::Status> failed_ ABSL_GUARDED_BY(mu_);
-  // By tile that is being compared on its way to the device: the grants that wait for the end.
-  absl::flat_hash_map<TileIndex, std::vector<Action>> comparing_ ABSL_GUARDED_BY(mu_);
+  // By tile: the comparison of its last copy, until the grants that wait for it are answered.
+  absl::flat_hash_map<TileIndex, std::shared_ptr<Comparison>> comparing_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace spillway::engine

@@ -3,9 +3,11 @@
 #include "src/engine/transfer_thread.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -286,28 +288,38 @@ void TransferThread::OnCopied(TileIndex tile, const absl::Status& status) {
   listener_.OnEnded({&ended, 1});
 }
 
-// Compares a page with its checksum, and reads it again if it differs. Other transfers that end
-// meanwhile stay in results_.
+// Compares a page with its checksum, and reads it again if it differs. The second read goes to
+// memory of its own: another user may be comparing the page in the frame meanwhile, and must find
+// it bad until it is good for ever. Other transfers that end meanwhile stay in results_.
 absl::Status TransferThread::ComparePage(const Tile& tile, uint64_t page, uint64_t checksum,
                                          std::byte* frame) {
   const uint64_t begin = page * parts_.store->page_bytes();
   const uint64_t bytes = std::min(parts_.store->page_bytes(), tile.size_bytes - begin);
   if (io::Checksum({frame + begin, bytes}) == checksum) return absl::OkStatus();
+  const uint64_t room = (bytes + io::kIoAlignment - 1) / io::kIoAlignment * io::kIoAlignment;
+  const std::unique_ptr<std::byte, void (*)(void*)> again(
+      static_cast<std::byte*>(std::aligned_alloc(io::kIoAlignment, room)), std::free);
+  if (again == nullptr) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "page ", page, " does not match its checksum, and there is no memory to read its ", bytes,
+        " bytes again"));
+  }
   constexpr uint64_t kTag = ~uint64_t{0};  // no tile has it
-  pages_->Read(kTag, tile.place.tensor, tile.place.first_page + page, bytes, frame + begin);
+  pages_->Read(kTag, tile.place.tensor, tile.place.first_page + page, bytes, again.get());
   while (true) {
     const auto read = std::find_if(results_.begin(), results_.end(),
                                    [](const auto& result) { return result.tag == kTag; });
     if (read != results_.end()) {
       absl::Status status = std::move(read->status);
       results_.erase(read);
+      if (status.ok()) std::memcpy(frame + begin, again.get(), bytes);
       return status;
     }
     pages_->Reap(absl::InfiniteDuration(), &results_);
   }
 }
 
-// If two users compare a tile, the second one finds the page as the first one has read it again.
+// If two users compare a page, the one who comes second finds it as the first has read it again.
 absl::Status TransferThread::ReadAgain(const Tile& tile, uint64_t page, uint64_t checksum,
                                        std::byte* frame) {
   absl::Status status;

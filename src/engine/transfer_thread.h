@@ -85,7 +85,7 @@ class TransferThread final : private TileCopies::Listener {
 
   TransferThread(MoverParts parts, Listener* listener);
   // REQUIRES: no work is posted, and no transfer is in flight.
-  ~TransferThread();
+  ~TransferThread() override;
   TransferThread(const TransferThread&) = delete;
   TransferThread& operator=(const TransferThread&) = delete;
 

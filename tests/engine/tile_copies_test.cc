@@ -8,14 +8,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <future>
+#include <optional>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "io/faulty_io_engine.h"
 #include "tests/engine/faulty_machine.h"
 #include "tests/engine/faulty_mover.h"
 #include "tests/seed.h"
+#include "tiers/make_device_runtime.h"
 
 namespace spillway::engine {
 namespace {
@@ -95,6 +99,28 @@ TEST_P(TileCopiesTest, AFlippedBitThatStaysFailsTheLease) {
     }
   }
   mover_->transfers().runtime().DestroyStream(*stream);
+}
+
+// Another user may be comparing the page meanwhile. A second damaged read must not show there.
+TEST_P(TileCopiesTest, AFrameChangesOnlyWhenAPageWasReadWell) {
+  StoreAllForDevice();
+  faulty_->Inject({.kind = Fault::Kind::kBitFlip, .op = io::IoOp::kRead, .count = 1000});
+  int damaged = 0;
+  for (TileIndex tile = 0; tile < kNumTiles / 2; ++tile) {
+    ASSERT_EQ(mover_->Evict(tile), absl::OkStatus());
+    const auto lease = mover_->Acquire(tile, Tier::kPinned, Access::kRead, nullptr);
+    ASSERT_TRUE(lease.ok()) << lease.status();
+    const std::vector<std::byte> before(lease->data, lease->data + kTileBytes);
+    const std::vector<uint64_t> checksums = mover_->transfers().checksums().Of(tile);
+    ASSERT_EQ(checksums.size(), 3u);
+    for (uint64_t page = 0; page < checksums.size(); ++page) {
+      if (mover_->ReadAgain(tile, page, checksums[page], lease->data).ok()) continue;
+      EXPECT_TRUE(std::equal(before.begin(), before.end(), lease->data));
+      ++damaged;
+    }
+    mover_->EndLease(tile, Tier::kPinned, Access::kRead, nullptr);
+  }
+  EXPECT_GT(damaged, 0);
 }
 
 TEST_P(TileCopiesTest, LeasesOnStreamsAreGrantedWhenTheCopyHasCompared) {
@@ -185,6 +211,53 @@ TEST_P(TileCopiesTest, RandomCallersFindWhatWasWrittenLast) {
     }
   }
   EXPECT_GT(flips, 10u);
+}
+
+// Lets the test hold up the thread that reports a copy.
+class HeldListener final : public TileCopies::Listener {
+ public:
+  void OnCopied(TileIndex, const absl::Status&) override {
+    copied.set_value();
+    go_on.get_future().wait();
+  }
+  void OnLaunched(const Action&, absl::Status status, tiers::EventHandle) override {
+    launched = std::move(status);
+  }
+  void OnFailedWait(const absl::Status&) override {}
+
+  std::promise<void> copied, go_on;
+  std::optional<absl::Status> launched;
+};
+
+TEST(TileCopies, ALeaseThatFailsIsAnsweredAfterTheEndOfItsCopyWasReported) {
+  constexpr uint64_t kPage = 4096;
+  const auto runtime = *tiers::MakeDeviceRuntime(Device::Host());
+  std::vector<std::byte> pinned(kPage), device(kPage, std::byte{1});
+  TileChecksums checksums;
+  checksums.AddTile();
+  checksums.Set(0, TileChecksums::Kind::kExpected, {1});
+  Tile tile;
+  tile.size_bytes = kPage;
+  HeldListener listener;
+  {
+    TileCopies copies({.runtime = runtime.get(),
+                       .pinned = pinned.data(),
+                       .device = device.data(),
+                       .page_bytes = kPage,
+                       .checksums = &checksums,
+                       .read_again = [](const Tile&, uint64_t, uint64_t,
+                                        std::byte*) { return absl::DataLossError("damaged"); }},
+                      &listener);
+    ASSERT_EQ(copies.Start(), absl::OkStatus());
+    copies.Copy({.kind = Action::Kind::kTransfer, .transfer = Transfer::kCopyIn}, tile);
+    listener.copied.get_future().wait();
+    copies.Grant({.kind = Action::Kind::kGrant});
+    EXPECT_FALSE(listener.launched.has_value());
+    listener.go_on.set_value();
+  }
+  ASSERT_TRUE(listener.launched.has_value());
+  EXPECT_EQ(listener.launched->code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(device, std::vector<std::byte>(kPage, std::byte{1}));
 }
 
 // What becomes of the copy out of a tile, as the checksums are told.
