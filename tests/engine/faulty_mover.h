@@ -49,9 +49,8 @@ class FaultyMoverTest : public testing::TestWithParam<IoKind> {
 
   // Writes a new value over the whole tile.
   absl::Status Put(TileIndex tile, Tier tier = Tier::kPinned) {
-    auto lease = mover_->Acquire(tile, tier, Access::kReadWrite, nullptr);
+    const auto lease = AcquireCompared(*mover_, tile, kTileBytes, tier, Access::kReadWrite);
     if (!lease.ok()) return lease.status();
-    if (tier == Tier::kPinned) mover_->transfers().checksums().Clear(tile);  // as the engine does
     std::fill_n(reinterpret_cast<uint32_t*>(lease->data), kTileBytes / 4, ++values_[tile]);
     mover_->EndLease(tile, tier, Access::kReadWrite, nullptr);
     return absl::OkStatus();
@@ -59,7 +58,7 @@ class FaultyMoverTest : public testing::TestWithParam<IoKind> {
 
   // Reads the tile and compares every element with the last value written.
   absl::Status Check(TileIndex tile, Tier tier = Tier::kPinned) {
-    auto lease = mover_->Acquire(tile, tier, Access::kRead, nullptr);
+    const auto lease = AcquireCompared(*mover_, tile, kTileBytes, tier, Access::kRead);
     if (!lease.ok()) return lease.status();
     const auto* elements = reinterpret_cast<const uint32_t*>(lease->data);
     const bool same = std::all_of(elements, elements + kTileBytes / 4,
