@@ -68,6 +68,7 @@ void PlanRun::Granted(TileIndex tile) {
 }
 
 void PlanRun::Shared(TileIndex tile, Tier tier) {
+  if (!frames_) return;  // before the event is made: copying it waits for all stores before it
   const auto use = Ask({.tile = tile, .tier = tier});
   if (!use) return;
   PlanFollower& follower = frames_->follower();
