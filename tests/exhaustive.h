@@ -7,8 +7,7 @@
 // times, each time with another seed. The suite sets it for tests that would take minutes.
 //
 // If SPILLWAY_TEST_ONE_POINT is set, a third of the tests with parameters and of the tests that run
-// the command is run. Under a sanitizer, half or a third of the tests that run the command is run
-// (main.cc).
+// the command is run (main.cc).
 
 #ifndef SPILLWAY_TESTS_EXHAUSTIVE_H_
 #define SPILLWAY_TESTS_EXHAUSTIVE_H_
@@ -23,10 +22,8 @@
 #include "tests/seed.h"
 
 #if defined(__has_feature)
-#define SPILLWAY_FINDS_RACES __has_feature(thread_sanitizer)
-#define SPILLWAY_IS_SANITIZED (__has_feature(address_sanitizer) || SPILLWAY_FINDS_RACES)
+#define SPILLWAY_IS_SANITIZED (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
 #else
-#define SPILLWAY_FINDS_RACES 0
 #define SPILLWAY_IS_SANITIZED 0
 #endif
 

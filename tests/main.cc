@@ -103,11 +103,8 @@ struct Filter {
 // If SPILLWAY_TEST_ONE_POINT is set, a third is run of a suite's tests with parameters, and of a
 // file's tests that run the command, which take longest.
 //
-// A sanitizer's build runs few times, so it runs all tests except some that run the command. These
-// call code that tests of the library also call. The address sanitizer runs half of them, and the
-// thread sanitizer a third. The thread sanitizer runs all that have threads of their own (the
-// benchmarks' and interrupt_test). Those with parameters all run, because they are a sample
-// already.
+// A sanitizer's build runs all its tests, except that it draws a third of train_test's: code of the
+// library runs in the library's own tests.
 class Draw {
  public:
   explicit Draw(const std::string& file) : file_(file) {}
@@ -116,12 +113,7 @@ class Draw {
     if (!spillway::TriesOnePoint()) return true;
     const testing::TestInfo& info = *suite.GetTestInfo(test);
     const bool runs_command = std::string_view(info.file()).ends_with("/spillway/" + file_ + ".cc");
-    if (SPILLWAY_IS_SANITIZED) {
-      const bool has_own_threads = file_.starts_with("bench_") || file_ == "interrupt_test";
-      if (!runs_command || info.value_param() != nullptr) return true;
-      if (SPILLWAY_FINDS_RACES && has_own_threads) return true;
-      return IsDrawn(commands_++, 0, SPILLWAY_FINDS_RACES ? kShare : 2);
-    }
+    if (SPILLWAY_IS_SANITIZED) return file_ != "train_test" || IsDrawn(commands_++, 0, kShare);
     if (info.value_param() != nullptr) {
       if (suite.total_test_count() < kShare) return true;
       return IsDrawn(test, static_cast<uint32_t>(suite.GetTestInfo(0)->line()), kShare);

@@ -124,7 +124,7 @@ class SelectionTest(FolderTest):
         self.assertEqual(self.select(), self.ALL)
 
     def test_main_with_a_long_history(self):
-        with mock.patch.object(tidy, "COMMITS_OF_MAIN", 2):
+        with mock.patch.object(tidy.changes, "COMMITS_OF_MAIN", 2):
             self.write("src/base/clock.cc", "int now;")
             self.commit()
             self.write("src/plan/plan.cc", "int plan;")
@@ -132,6 +132,20 @@ class SelectionTest(FolderTest):
             self.assertEqual(self.select(), ["src/base/clock.cc", "src/plan/plan.cc"])
             self.commit()
             self.assertEqual(self.select(), ["src/plan/plan.cc"])
+
+    def test_changed_below_paths(self):
+        self.branch()
+        self.write("io/page.h", "int page;")
+        self.write("io/FORMAT.md", "text")
+        self.write("iota/other.h", "int other;")
+        self.assertEqual(tidy.changes.changed_below(self.root, ["io", "src"]), ["io/page.h"])
+        self.assertEqual(tidy.changes.changed_below(self.root, ["io/page.h"]), ["io/page.h"])
+        self.assertEqual(tidy.changes.changed_below(self.root, ["*.h"]), ["io/page.h", "iota/other.h"])
+        self.assertEqual(tidy.changes.changed_below(self.root, ["src/plan", "*.cc"]), [])
+
+    def test_all_is_changed_below_paths_of_a_short_history(self):
+        self.assertEqual(tidy.changes.changed_below(self.root, ["src/plan", "tiers"]),
+                         ["src/plan/plan.cc", "tiers/stream_cuda.cc"])
 
     def test_no_commit_in_common(self):
         with self.assertRaisesRegex(tidy.Failure, "nowhere.*--all"):

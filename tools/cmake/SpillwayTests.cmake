@@ -11,6 +11,11 @@
 #
 # ctest reports an entry as skipped if every case of it was skipped (exit code 77, tests/main.cc).
 
+set(SPILLWAY_IS_SANITIZED OFF)
+if(CMAKE_CXX_FLAGS MATCHES "-fsanitize=")
+  set(SPILLWAY_IS_SANITIZED ON)
+endif()
+
 # Tests are compiled with little optimization, and the headers that most of them include are precompiled. That halves the
 # time of a build from scratch.
 if(SPILLWAY_TESTS)
