@@ -28,6 +28,7 @@
 #include "src/plan/simulate.h"
 #include "tests/plan/bound_seconds.h"
 #include "tests/plan/model_step.h"
+#include "tests/plan/policies.h"
 
 namespace spillway::bench {
 namespace {
@@ -55,7 +56,7 @@ absl::StatusOr<Point> Try(const plan::Trace& trace, int percent, int num_policie
   options.pinned_bytes = state * static_cast<uint64_t>(percent) / 100;
   Point point{.percent = percent};
   for (int i = 0; i < num_policies; ++i) {
-    options.policy = static_cast<plan::Policy>(i);
+    options.choose_retained = FunctionOf(static_cast<plan::Policy>(i));
     SPILLWAY_ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(trace, options));
     SPILLWAY_ASSIGN_OR_RETURN(const plan::SimulatedStep step, plan::Simulate(trace, plan));
     point.steps.push_back(step);

@@ -109,10 +109,9 @@ absl::StatusOr<std::unique_ptr<Engine>> engine::OpenEngine(EngineOptions options
   paging.placement = options.placement;
   engine::RestingRoom rests(options.placement, paging.device_bytes, paging.pinned_bytes);
   paging.describe = [self](TileIndex tile) { return self->tensors_.DescribeTile(tile); };
-  const std::optional<plan::Policy> policy =
-      options.plan_steps ? std::optional(choices.policy) : std::nullopt;
+  plan::ChooseRetained* const choose = options.plan_steps ? choices.choose_retained : nullptr;
   SPILLWAY_ASSIGN_OR_RETURN(engine->mover_,
-                            Mover::Create(std::move(parts), std::move(paging), policy));
+                            Mover::Create(std::move(parts), std::move(paging), choose));
   engine->tensors_.Begin(engine->mover_.get(), engine->has_store_, engine->page_bytes_,
                          std::move(rests));
   return std::unique_ptr<Engine>(std::move(engine));

@@ -14,14 +14,14 @@
 namespace spillway::engine {
 
 absl::StatusOr<std::unique_ptr<Mover>> Mover::Create(MoverParts parts, PagerOptions options,
-                                                     std::optional<plan::Policy> policy) {
+                                                     plan::ChooseRetained* choose_retained) {
   if (parts.store != nullptr) options.small_bytes = io::PackedBytes(parts.store->page_bytes());
   std::optional<plan::PlanOptions> budgets;
-  if (policy) {
+  if (choose_retained != nullptr) {
     budgets = {.device_bytes = parts.device_bytes,
                .pinned_bytes = parts.pinned->size_bytes(),
                .has_store = parts.store != nullptr,
-               .policy = *policy,
+               .choose_retained = choose_retained,
                .frame_alignment = kFrameAlignment};
   }
   const uint64_t timeline_events = parts.timeline_events;

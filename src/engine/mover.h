@@ -44,9 +44,9 @@ struct Grant {
 // Thread-safe. The destructor waits for transfers: see PagerDriver::Stop.
 class Mover final : public PagerDriver {
  public:
-  // If `policy` is empty, no steps are planned and everything is served on demand.
+  // If `choose_retained` is null, no steps are planned and everything is served on demand.
   static absl::StatusOr<std::unique_ptr<Mover>> Create(MoverParts parts, PagerOptions options,
-                                                       std::optional<plan::Policy> policy);
+                                                       plan::ChooseRetained* choose_retained);
   ~Mover() override;
 
   // Scope in which a tensor is being registered. Commit, Snapshot and Restore fail meanwhile, so

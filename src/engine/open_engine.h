@@ -13,7 +13,7 @@
 #include "io/io_engine.h"
 #include "io/make_io_engine.h"
 #include "spillway/engine.h"
-#include "src/plan/policies.h"
+#include "src/plan/ways_to_retain.h"
 
 namespace spillway::engine {
 
@@ -22,8 +22,8 @@ using MakeIo = std::function<absl::StatusOr<std::unique_ptr<io::IoEngine>>(
 
 struct OpenChoices {
   MakeIo make_io = io::MakeIoEngine;  // makes the I/O engine of the store
-  // which tiles plans retain, if steps are planned. All policies but kPlanned imitate caches.
-  plan::Policy policy = plan::Policy::kPlanned;
+  // Chooses what plans retain, if steps are planned.
+  plan::ChooseRetained* choose_retained = &plan::WaysToRetain;
 };
 
 // Like Engine::Open, which uses the default choices.

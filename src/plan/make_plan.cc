@@ -34,7 +34,7 @@ uint64_t Lookahead(const Retention& retention, uint64_t capacity) {
 }
 
 // Sets the gaps of tiles with a reserved frame: they are retained unless they follow a void. No
-// policy retains a gap of a tile that rests in another tier, so those are not looked at.
+// choice retains a gap of a tile that rests in another tier, so those are not looked at.
 void RetainReserved(const Retention& retention, Retained* retained) {
   for (uint32_t u = 0; u < retention.uses.size() && !retention.stop; ++u) {
     const Use& use = retention.uses[u];
@@ -57,7 +57,7 @@ absl::StatusOr<TierPlan> PlanTier(Retention retention, const PlanOptions& option
   if (options.stop) return Stopped();
   const std::vector<Retained> ways =
       is_last ? std::vector<Retained>{RetainAll(plan.retention)}
-              : WaysToRetain(options.policy, plan.retention, room - lookahead);
+              : options.choose_retained(plan.retention, room - lookahead);
   const PackOptions packing = {.capacity = capacity,
                                .may_break = !is_last,
                                .budget = is_device ? "device_bytes" : "pinned_bytes"};

@@ -16,10 +16,10 @@
 #include <span>
 #include <vector>
 
-#include "src/plan/policies.h"
 #include "src/plan/stop.h"
 #include "src/plan/trace.h"
 #include "src/plan/transfer.h"
+#include "src/plan/ways_to_retain.h"
 
 namespace spillway::plan {
 
@@ -49,7 +49,8 @@ struct PlanOptions {
   uint64_t device_bytes = 0;
   uint64_t pinned_bytes = 0;
   bool has_store = true;
-  Policy policy = Policy::kPlanned;
+  // Chooses what each tier retains. Tests compare others with it.
+  ChooseRetained* choose_retained = &WaysToRetain;
   uint64_t frame_alignment = 4096;
   // Whether some room is not filled with retained tiles, so that transfers can run ahead of leases.
   // MODEL.md says how much.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The question behind a plan, for one tier: between two uses of a tile, is the tile retained, or
-// does it leave and come back? All policies answer this question, and all bounds bound its cost
+// does it leave and come back? Plans answer this question, and bounds bound its cost
 // (MODEL.md). The tier's uses repeat: a tile's first use follows its last.
 
 #ifndef SPILLWAY_PLAN_RETENTION_H_

@@ -15,6 +15,7 @@
 #include "io/faulty_io_engine.h"
 #include "src/base/status_macros.h"
 #include "src/engine/engine_parts.h"
+#include "src/plan/ways_to_retain.h"
 
 namespace spillway::engine {
 
@@ -24,12 +25,12 @@ struct Machine {
   io::FaultyIoEngine* disk = nullptr;  // owned by the engine
 };
 
-inline absl::StatusOr<Machine> OpenMachine(EngineOptions options, uint64_t seed,
-                                           const std::vector<io::Fault>& from_the_start = {},
-                                           plan::Policy policy = plan::Policy::kPlanned) {
+inline absl::StatusOr<Machine> OpenMachine(
+    EngineOptions options, uint64_t seed, const std::vector<io::Fault>& from_the_start = {},
+    plan::ChooseRetained* choose_retained = &plan::WaysToRetain) {
   Machine machine;
   OpenChoices choices;
-  choices.policy = policy;
+  choices.choose_retained = choose_retained;
   choices.make_io =
       [&](IoKind kind, const io::IoEngineOptions& io_options, const std::string& folder,
           const io::Announce& announce) -> absl::StatusOr<std::unique_ptr<io::IoEngine>> {

@@ -360,7 +360,7 @@ class RefusedMemory : public LostDevice {
     pager.device_bytes = pager.pinned_bytes = 2 * kTileBytes;
     pager.has_store = true;
     pager.describe = DescribeTile;
-    mover_ = *Mover::Create(std::move(parts), pager, plan::Policy::kPlanned);
+    mover_ = *Mover::Create(std::move(parts), pager, &plan::WaysToRetain);
     mover_->transfers().RunWithStore([&](io::Store* store) {
       const std::optional<io::TensorIndex> found = *store->FindTensor("w");
       const io::TensorIndex tensor = found ? *found : *store->AddTensor({"w", "{}", 9}, false);

@@ -44,7 +44,7 @@ inline absl::StatusOr<std::unique_ptr<Mover>> OpenMover(
   pager.has_store = true;
   pager.describe = std::move(describe);
   pager.pump = pump;
-  return Mover::Create(std::move(parts), pager, plan::Policy::kPlanned);
+  return Mover::Create(std::move(parts), pager, &plan::WaysToRetain);
 }
 
 // Acquires a lease, and does with the tile's checksums what LeasingEngine does: bytes in pinned

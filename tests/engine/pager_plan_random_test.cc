@@ -17,6 +17,7 @@
 #include "src/plan/reserve.h"
 #include "tests/engine/pager_simulation.h"
 #include "tests/exhaustive.h"
+#include "tests/plan/policies.h"
 #include "tests/seed.h"
 
 namespace spillway::engine {
@@ -157,11 +158,12 @@ class PlannedSimulation : public PagerSimulation {
           return !tile.rest || *tile.rest == Tier::kNvme || tile.reserved_frame;
         });
     if (!has_reserved_frame) return;
-    plan::PlanOptions options{.device_bytes = setup_.device_units * kUnit,
-                              .pinned_bytes = setup_.pinned_units * kUnit,
-                              .has_store = setup_.has_store,
-                              .policy = static_cast<plan::Policy>(random_() % plan::kNumPolicies),
-                              .frame_alignment = kUnit};
+    plan::PlanOptions options{
+        .device_bytes = setup_.device_units * kUnit,
+        .pinned_bytes = setup_.pinned_units * kUnit,
+        .has_store = setup_.has_store,
+        .choose_retained = FunctionOf(static_cast<plan::Policy>(random_() % plan::kNumPolicies)),
+        .frame_alignment = kUnit};
     const plan::Reserve reserve = plan::ReserveFor(trace, kUnit);
     options.device_reserve_bytes = reserve.device_bytes;
     options.pinned_reserve_bytes = reserve.pinned_bytes;

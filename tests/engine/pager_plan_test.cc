@@ -12,6 +12,7 @@
 #include "src/engine/pager/pager.h"
 #include "tests/engine/pager_options.h"
 #include "tests/engine/small_plan.h"
+#include "tests/plan/policies.h"
 
 namespace spillway::engine {
 namespace {
@@ -172,9 +173,10 @@ TEST(PagerPlan, WhatMakesWayBeginsToLeaveAtOnce) {
     recorder.Release(tile, Tier::kDevice, Access::kRead, 0);
   recorder.Acquire(kFirst, Tier::kDevice, Access::kReadWrite, 0, 0);
   recorder.Release(kFirst, Tier::kDevice, Access::kReadWrite, 0);
-  pager.plan().Follow(FollowerOf(recorder.End(), {.device_bytes = 2 * kTileBytes,
-                                                  .pinned_bytes = 4 * kTileBytes,
-                                                  .policy = plan::Policy::kNone}));
+  pager.plan().Follow(
+      FollowerOf(recorder.End(), {.device_bytes = 2 * kTileBytes,
+                                  .pinned_bytes = 4 * kTileBytes,
+                                  .choose_retained = FunctionOf(plan::Policy::kNone)}));
 
   Ticket granted = kNoTicket;
   bool second_moves = false;

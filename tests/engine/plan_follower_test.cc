@@ -16,6 +16,7 @@
 #include "src/plan/make_plan.h"
 #include "src/plan/reserve.h"
 #include "tests/engine/small_plan.h"
+#include "tests/plan/policies.h"
 #include "tests/plan/random_trace.h"
 #include "tests/seed.h"
 
@@ -28,7 +29,9 @@ constexpr plan::TileIndex kDirty = 0, kClean = 1;
 StepPlan FourTilesInTwoFrames() {
   const std::vector<SmallLease> leases = {{kDirty, Access::kReadWrite}, {1}, {2}, {3}};
   return PlanOf(LeasesInTurn(4, 100, Tier::kPinned, leases),
-                {.pinned_bytes = 200, .policy = plan::Policy::kNone, .frame_alignment = 1});
+                {.pinned_bytes = 200,
+                 .choose_retained = FunctionOf(plan::Policy::kNone),
+                 .frame_alignment = 1});
 }
 
 void ComesAndGoes(PlanFollower& follower, const plan::TraceEvent& event) {
@@ -315,9 +318,10 @@ TEST(PlanFollower, AnOperationThatWasSkippedIsTakenAndDropped) {
   constexpr plan::TileIndex kTiles = 6;
   std::vector<SmallLease> leases;
   for (plan::TileIndex tile = 0; tile < kTiles; ++tile) leases.push_back({tile});
-  const StepPlan step =
-      PlanOf(LeasesInTurn(kTiles, 100, Tier::kPinned, leases),
-             {.pinned_bytes = 400, .policy = plan::Policy::kNone, .frame_alignment = 1});
+  const StepPlan step = PlanOf(LeasesInTurn(kTiles, 100, Tier::kPinned, leases),
+                               {.pinned_bytes = 400,
+                                .choose_retained = FunctionOf(plan::Policy::kNone),
+                                .frame_alignment = 1});
   PlanFollower follower(step);
   for (const plan::TileIndex tile : {0, 1}) {
     ASSERT_TRUE(follower.tiles().HasOpDue(tile));

@@ -30,6 +30,7 @@
 #include "tests/engine/random_steps.h"
 #include "tests/exhaustive.h"
 #include "tests/io/io_uring_here.h"
+#include "tests/plan/policies.h"
 #include "tests/seed.h"
 #include "tests/temp_folder.h"
 
@@ -166,12 +167,12 @@ class Round {
               << " KiB, pages of " << options.page_bytes / kKiB << " KiB, "
               << (options.io == IoKind::kUring ? "uring" : "posix") << std::endl;
     {
-      auto machine = OpenMachine(options, seed_, {}, policy);
+      auto machine = OpenMachine(options, seed_, {}, FunctionOf(policy));
       ASSERT_TRUE(machine.ok()) << machine.status();
       TrainIn(*machine);
       if (::testing::Test::HasFailure()) return;
     }
-    auto machine = OpenMachine(options, seed_, {}, policy);
+    auto machine = OpenMachine(options, seed_, {}, FunctionOf(policy));
     ASSERT_TRUE(machine.ok()) << machine.status();
     RandomSteps reopened(machine->engine.get(), seed_, committed_);
     reopened.CheckAll();

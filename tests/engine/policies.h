@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "spillway/engine.h"
 #include "src/engine/open_engine.h"
+#include "tests/plan/policies.h"
 
 namespace spillway::engine {
 
@@ -22,7 +23,8 @@ inline constexpr MaybePolicy kOnDemand = std::nullopt;
 
 inline absl::StatusOr<std::unique_ptr<Engine>> OpenWith(MaybePolicy policy, EngineOptions options) {
   options.plan_steps = policy.has_value();
-  return OpenEngine(std::move(options), {.policy = policy.value_or(plan::Policy::kPlanned)});
+  return OpenEngine(std::move(options),
+                    {.choose_retained = FunctionOf(policy.value_or(plan::Policy::kPlanned))});
 }
 
 inline std::string NameOf(MaybePolicy policy) {

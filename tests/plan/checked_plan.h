@@ -17,6 +17,7 @@
 #include "src/plan/make_plan.h"
 #include "src/plan/simulate.h"
 #include "tests/plan/bound_seconds.h"
+#include "tests/plan/policies.h"
 
 namespace spillway::plan {
 
@@ -27,13 +28,13 @@ inline PlanOptions Budgets(uint64_t device, uint64_t pinned, Policy policy = Pol
   options.device_bytes = device;
   options.pinned_bytes = pinned;
   options.has_lookahead = false;
-  options.policy = policy;
+  options.choose_retained = FunctionOf(policy);
   return options;
 }
 
 inline void ExpectCarriedOut(const Trace& trace, const PlanOptions& options, const Plan& plan) {
   const auto step = Simulate(trace, plan);
-  ASSERT_TRUE(step.ok()) << step.status() << " under " << Name(options.policy);
+  ASSERT_TRUE(step.ok()) << step.status();
   EXPECT_EQ(step->bytes, plan.bytes);
   const BytesBound bound = BoundBytes(trace, options);
   EXPECT_LE(bound.nvme, plan.bytes.nvme());

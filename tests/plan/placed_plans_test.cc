@@ -201,7 +201,7 @@ TEST(Placement, RandomStepsKeepToItAndNoBoundIsBroken) {
     Trace trace = RandomTrace(shape, random);
     PlanOptions options;
     options.frame_alignment = 1;
-    options.policy = static_cast<Policy>(random() % kNumPolicies);
+    options.choose_retained = FunctionOf(static_cast<Policy>(random() % kNumPolicies));
     uint64_t reserved_bytes[2] = {};
     for (TraceTile& tile : trace.tiles) {
       const auto tier = static_cast<Tier>(random() % 4);

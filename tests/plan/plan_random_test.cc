@@ -35,7 +35,7 @@ TEST(RandomPlans, AreCarriedOutWithinBudgetsWithoutLosingAByte) {
     options.frame_alignment = 1;
     options.device_bytes = 4 + random() % 40;
     options.pinned_bytes = 8 + random() % 60;
-    options.policy = static_cast<Policy>(random() % kNumPolicies);
+    options.choose_retained = FunctionOf(static_cast<Policy>(random() % kNumPolicies));
     options.has_store = random() % 8 != 0;
     plans.Make(trace, options);
     if (HasFailure()) return;

@@ -13,7 +13,6 @@
 
 #include "src/plan/make_plan.h"
 #include "src/plan/pack.h"
-#include "src/plan/policies.h"
 #include "src/plan/retention.h"
 #include "src/plan/simulate.h"
 #include "src/plan/stop.h"
@@ -45,11 +44,11 @@ TEST(Plan, ACyclicScanHitsWhatFitsWhereLruHitsNothing) {
   const Trace trace = Scan(10, Tier::kPinned, Access::kRead);
   PlanOptions options = Budgets(0, 400);
   EXPECT_EQ(Planned(trace, options).bytes.nvme(), 700u);  // three stay, seven are read
-  options.policy = Policy::kLru;
+  options.choose_retained = FunctionOf(Policy::kLru);
   EXPECT_EQ(Planned(trace, options).bytes.nvme(), 1000u);
-  options.policy = Policy::kNone;
+  options.choose_retained = FunctionOf(Policy::kNone);
   EXPECT_EQ(Planned(trace, options).bytes.nvme(), 1000u);
-  options.policy = Policy::kPlanned;
+  options.choose_retained = FunctionOf(Policy::kPlanned);
   options.pinned_bytes = 1000;
   EXPECT_EQ(Planned(trace, options).bytes.nvme(), 0u);
 }
@@ -63,12 +62,9 @@ TEST(Plan, ADirtyTileThatLeavesIsWrittenAndReadAgain) {
 TEST(Plan, WhoStopsPlanningGetsNoPlan) {
   const Trace trace = Scan(10, Tier::kPinned, Access::kReadWrite);
   const std::atomic<bool> stop = true;
-  for (int policy = 0; policy < kNumPolicies; ++policy) {
-    PlanOptions options = Budgets(0, 400);
-    options.policy = static_cast<Policy>(policy);
-    options.stop = &stop;
-    EXPECT_TRUE(absl::IsCancelled(MakePlan(trace, options).status())) << Name(options.policy);
-  }
+  PlanOptions options = Budgets(0, 400);
+  options.stop = &stop;
+  EXPECT_TRUE(absl::IsCancelled(MakePlan(trace, options).status()));
 }
 
 TEST(Plan, EveryStageEndsWithoutAResultOnceItIsStopped) {

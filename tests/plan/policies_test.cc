@@ -3,6 +3,8 @@
 // Plans a realistic step at budgets from 5% to 100% of its state. Compares the bytes that each
 // policy moves with the bound that no schedule can undercut, and prints the table.
 
+#include "tests/plan/policies.h"
+
 #include <gtest/gtest.h>
 
 #include <array>
@@ -37,7 +39,7 @@ TEST(Policies, PlannedIsNearTheBoundAndNeverWorseThanOthers) {
     std::array<LinkBytes, kNumPolicies> moved;
     SimulatedStep planned;
     for (int i = 0; i < kNumPolicies; ++i) {
-      options.policy = static_cast<Policy>(i);
+      options.choose_retained = FunctionOf(static_cast<Policy>(i));
       const auto plan = MakePlan(trace, options);
       ASSERT_TRUE(plan.ok()) << plan.status();
       const auto step = Simulate(trace, *plan);

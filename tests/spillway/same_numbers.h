@@ -33,7 +33,7 @@ inline const std::vector<std::pair<std::string, std::vector<std::string>>>& Choi
       {"--precision", {"fp32", "fp16-amp", "bf16"}},
       {"--page-bytes", {"64KiB", "256KiB", "1MiB", "8MiB"}},
       {"--io", {"posix", "uring"}},
-      {"--policy", {"planned", "lru", "fifo", "prefix", "none", "demand"}},
+      {"--policy", {"planned", "demand"}},
       {"--checkpoint-activations", {"on", "off"}},
       {"folders", {"one", "two"}},
       {"budgets", {"smallest", "random", "unlimited"}},

@@ -54,7 +54,7 @@ MAY_INCLUDE = {
 # The order of the parts inside a folder. A part may include itself and those before it. A part is a header with its
 # sources: X.h, X.cc, X_more.cc.
 ORDER = {
-    "src/plan": """stop transfer tile_bits trace retention room_tree range_map uses frames prices policies pack plan op_writer
+    "src/plan": """stop transfer tile_bits trace retention room_tree range_map uses frames prices ways_to_retain pack plan op_writer
         reserve make_plan simulate bounds""".split(),
     "src/engine/following": "step_plan plan_index plan_progress ready_ops plan_periods plan_room plan_follower".split(),
     "src/engine/pager": """arena_map tile_table resting_places lease_table use_queue action leases write_failures job page_table

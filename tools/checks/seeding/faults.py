@@ -138,7 +138,7 @@ FAULTS = (
         GTEST_FAILURE),
     Fault(
         "flipped-in-planner", "the planner retains first what saves least",
-        "src/plan/policies.cc",
+        "src/plan/ways_to_retain.cc",
         "        if (worth != other.worth) return worth > other.worth;\n",
         "        if (worth != other.worth) return worth < other.worth;\n",
         Check(SUITE, "release", tests="^(plan|plan_random|bounds|policies|placed_plans)_test$"),

@@ -91,7 +91,6 @@ AccumulationChoice CompareOrders(const hf::ModelConfig& config, trainer::ModelOp
   budgets.device_bytes = Limited(flags.device_bytes, layer);
   budgets.pinned_bytes = Limited(flags.pinned_bytes, layer);
   budgets.has_store = !flags.store.empty();
-  budgets.policy = flags.policy.value_or(plan::Policy::kLru);
   AccumulationChoice choice =
       ChooseOrder(micro_batch, layer, budgets).value_or(AccumulationChoice());
   choice.planned = options.accumulate;

@@ -39,8 +39,8 @@ absl::StatusOr<AccumulationChoice> ChooseOrder(const plan::Trace& of_micro_batch
                                                const plan::PlanOptions& options);
 
 // Chooses the order for the steps of a model. If neither order can be planned, it is micro-batch
-// order. Links have the rates of plan::Rates, because nothing is measured yet. --policy demand is
-// planned as lru.
+// order. Links have the rates of plan::Rates, because nothing is measured yet. Steps on
+// demand are compared as if they were planned.
 AccumulationChoice CompareOrders(const hf::ModelConfig& config, trainer::ModelOptions options,
                                  const EngineFlags& flags);
 

@@ -16,7 +16,6 @@
 #include "absl/strings/str_replace.h"
 #include "src/base/bytes.h"
 #include "src/base/status_macros.h"
-#include "src/engine/open_engine.h"
 #include "tools/spillway/command/arguments.h"
 #include "tools/spillway/command/exit_code.h"
 #include "tools/spillway/train/scratch_store.h"
@@ -93,16 +92,9 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags, const std::string& store_
                               {"off", CalibrateChoice::kOff}},
                              "Measure the store's devices first: some 6 s each; auto does once, "
                              "for 256 MiB of state or more");
-  AddChoice<std::optional<plan::Policy>>(
-      app, "--policy", &flags->policy,
-      {{"planned", plan::Policy::kPlanned},
-       {"lru", plan::Policy::kLru},
-       {"fifo", plan::Policy::kFifo},
-       {"prefix", plan::Policy::kPrefix},
-       {"none", plan::Policy::kNone},
-       {"demand", std::nullopt}},
-      "What decides which bytes stay in which tier: a plan of the step, "
-      "a cache's rule, or demand alone. Numbers computed do not depend on it");
+  AddChoice<bool>(app, "--policy", &flags->plan_steps, {{"planned", true}, {"demand", false}},
+                  "What decides which bytes stay in which tier: a plan of the step, or demand "
+                  "alone. Numbers computed do not depend on it");
   AddPlacementFlags(app, &flags->placement);
   AddDevice(app, "--device", &flags->device,
             "Where to compute; the host alone until there are GPU kernels");
@@ -189,7 +181,7 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, Ope
   options.io = flags.io;
   options.timeline_events = flags.timeline_events;
   options.calibration = CalibrationOf(flags.calibrate, need);
-  options.plan_steps = flags.policy.has_value();
+  options.plan_steps = flags.plan_steps;
   SPILLWAY_ASSIGN_OR_RETURN(options.placement, PlacementOf(flags.placement));
   options.stop = &stop;
   options.announce = [](std::string_view text) {
@@ -197,8 +189,7 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const EngineFlags& flags, Ope
   };
   if (mode == OpenMode::kScratch && !flags.store.empty())
     NameScratchStoreOnSecondInterrupt(flags.store);
-  absl::StatusOr<std::unique_ptr<Engine>> engine = engine::OpenEngine(
-      std::move(options), {.policy = flags.policy.value_or(plan::Policy::kPlanned)});
+  absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Open(std::move(options));
   if (engine.ok()) return engine;
   const absl::Status status(engine.status().code(), InFlags(engine.status().message()));
   // An argument that Open finds invalid was given by a flag, so it is a usage error.

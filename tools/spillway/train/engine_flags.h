@@ -17,7 +17,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "spillway/engine.h"
-#include "src/plan/policies.h"
 #include "tools/hf/config.h"
 #include "tools/spillway/command/arguments.h"
 #include "tools/spillway/train/placement_flags.h"
@@ -39,7 +38,7 @@ struct EngineFlags {
   IoKind io = IoKind::kAuto;
   Device device = Device::Host();
   CalibrateChoice calibrate = CalibrateChoice::kAuto;
-  std::optional<plan::Policy> policy = plan::Policy::kPlanned;  // none: nothing is planned
+  bool plan_steps = true;
   PlacementFlags placement;
   uint64_t timeline_events = 0;  // see EngineOptions; it has no flag of its own
   int64_t threads = 0;           // 0 until AddEngineFlags sets it to the number of cores

@@ -109,7 +109,7 @@ absl::Status ConvertStore(const TrainFlags& flags, const hf::ModelConfig& config
   }
   EngineFlags alone = flags.engine;  // no step follows
   alone.placement = {};
-  alone.policy = std::nullopt;
+  alone.plan_steps = false;
   alone.calibrate = CalibrateChoice::kOff;
   alone.timeline_events = 0;
   SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "src/plan/policies.h"
+#include "src/plan/ways_to_retain.h"
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 #include <map>
 #include <random>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -17,9 +15,6 @@
 
 namespace spillway::plan {
 namespace {
-
-constexpr std::array<std::string_view, kNumPolicies> kNames = {"planned", "lru", "fifo", "prefix",
-                                                               "none"};
 
 // Gaps that are retained together or not at all.
 struct Candidate {
@@ -199,83 +194,10 @@ class Planner {
   std::map<uint64_t, Retained> best_;  // by the bytes that they move
 };
 
-Retained RetainPrefix(const Retention& retention, uint64_t capacity) {
-  std::vector<Epoch> epochs = AllEpochs(retention);
-  const auto first_use = [&](const Epoch& epoch) {
-    return retention.uses[retention.first[retention.uses[epoch.first_gap].tile]].begin;
-  };
-  std::ranges::stable_sort(epochs, {}, first_use);
-  Retained retained(retention.uses.size());
-  RoomTree room(retention.use_bytes, capacity);
-  for (const Epoch& epoch : epochs) {
-    if (!RetainEpoch(retention, epoch, room, retained)) break;
-  }
-  return retained;
-}
-
-// Simulates three periods of a cache that evicts on demand the tile that was used, or came in,
-// longest ago. Retains the gaps through which a tile stayed in the last period.
-Retained RetainByAge(const Retention& retention, uint64_t capacity, bool by_use) {
-  constexpr uint64_t kAbsent = ~uint64_t{0};
-  std::vector<uint32_t> begins(retention.num_positions, ~0u),
-      ends(retention.num_positions + 1, ~0u);
-  for (uint32_t u = 0; u < retention.uses.size(); ++u) {
-    if (retention.has_reserved_frame(retention.uses[u].tile)) continue;
-    begins[retention.uses[u].begin] = u;
-    if (retention.uses[u].kind == Use::Kind::kHold) ends[retention.uses[u].end] = u;
-  }
-  Retained retained(retention.uses.size());
-  std::vector<uint64_t> stamp(retention.num_tiles(), kAbsent);
-  std::set<std::pair<uint64_t, TileIndex>> idle;  // by stamp
-  uint64_t used_bytes = 0, clock = 0;
-  const auto leave = [&](TileIndex tile) {
-    idle.erase({stamp[tile], tile});
-    stamp[tile] = kAbsent;
-    used_bytes -= retention.size_bytes[tile];
-  };
-  const auto begin_use = [&](uint32_t u) {
-    const TileIndex tile = retention.uses[u].tile;
-    const uint32_t before = u == retention.first[tile] ? retention.first[tile + 1] - 1 : u - 1;
-    retained[before] = stamp[tile] != kAbsent && !retention.uses[before].leaves;
-    if (retention.uses[u].kind == Use::Kind::kVoid) {
-      if (stamp[tile] != kAbsent) leave(tile);
-      return;
-    }
-    if (stamp[tile] != kAbsent) {
-      idle.erase({stamp[tile], tile});
-    } else {
-      used_bytes += retention.size_bytes[tile];
-      while (used_bytes > capacity && !idle.empty()) leave(idle.begin()->second);
-      stamp[tile] = ++clock;
-    }
-    if (by_use) stamp[tile] = ++clock;
-  };
-  for (int round = 0; round < 3; ++round) {
-    for (uint32_t p = 0; p <= retention.num_positions && !retention.stop; ++p) {
-      if (ends[p] != ~0u) {
-        const TileIndex tile = retention.uses[ends[p]].tile;
-        idle.insert({stamp[tile], tile});
-        if (retention.uses[ends[p]].away) leave(tile);
-      }
-      if (p < retention.num_positions && begins[p] != ~0u) begin_use(begins[p]);
-    }
-  }
-  return retained;
-}
-
 }  // namespace
 
-std::string_view Name(Policy policy) { return kNames[static_cast<size_t>(policy)]; }
-
-std::vector<Retained> WaysToRetain(Policy policy, const Retention& retention, uint64_t capacity) {
-  switch (policy) {
-    case Policy::kPlanned: return Planner(retention, capacity).Run();
-    case Policy::kLru: return {RetainByAge(retention, capacity, /*by_use=*/true)};
-    case Policy::kFifo: return {RetainByAge(retention, capacity, /*by_use=*/false)};
-    case Policy::kPrefix: return {RetainPrefix(retention, capacity)};
-    case Policy::kNone: break;
-  }
-  return {Retained(retention.uses.size())};
+std::vector<Retained> WaysToRetain(const Retention& retention, uint64_t capacity) {
+  return Planner(retention, capacity).Run();
 }
 
 Retained RetainAll(const Retention& retention) {

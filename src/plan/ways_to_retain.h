@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Chooses the gaps through which a tier retains its tiles, from the whole period and the prices of
+// room.
+
+#ifndef SPILLWAY_PLAN_WAYS_TO_RETAIN_H_
+#define SPILLWAY_PLAN_WAYS_TO_RETAIN_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "src/plan/retention.h"
+
+namespace spillway::plan {
+
+// Returns good sets of gaps to retain, the best first. In each, uses and retained gaps fit in
+// `capacity` bytes. There are several sets unless the period is long, since placing frames costs
+// each of them a different amount.
+std::vector<Retained> WaysToRetain(const Retention& retention, uint64_t capacity);
+using ChooseRetained = std::vector<Retained>(const Retention& retention, uint64_t capacity);
+
+// Retains every gap in which the tile has bytes. It is for a tier that has no tier below.
+Retained RetainAll(const Retention& retention);
+
+}  // namespace spillway::plan
+
+#endif  // SPILLWAY_PLAN_WAYS_TO_RETAIN_H_
