@@ -91,8 +91,6 @@ absl::StatusOr<Plan> MakePlan(const Trace& trace, const PlanOptions& options) {
                                      options, Tier::kPinned));
   Plan plan;
   plan.options = options;
-  plan.reserved_bytes = {device.retention.ReservedFrameBytes(),
-                         pinned.retention.ReservedFrameBytes()};
   WriteOps(trace, events, device, pinned, &plan);
   if (options.stop) return Stopped();
   for (const Op& op : plan.ops) {

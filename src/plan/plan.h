@@ -10,7 +10,6 @@
 #ifndef SPILLWAY_PLAN_PLAN_H_
 #define SPILLWAY_PLAN_PLAN_H_
 
-#include <array>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -76,8 +75,6 @@ struct Plan {
   std::vector<uint32_t> waits;  // operations; those of an op begin at its `first_wait`
   std::vector<Place> seam;      // copies in memory between two periods, by tile
   LinkBytes bytes;              // moved in a period
-  // By tier: the bytes of frames that tiles have for good, or will have.
-  std::array<uint64_t, 2> reserved_bytes = {};
 
   std::span<const uint32_t> WaitsOf(size_t op) const {
     const size_t end = op + 1 < ops.size() ? ops[op + 1].first_wait : waits.size();

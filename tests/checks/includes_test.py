@@ -73,7 +73,7 @@ class IncludesTest(unittest.TestCase):
         for file, header in [
             ("src/engine/pager/room.cc", "src/engine/mover.h"),
             ("src/engine/pager/room.cc", "io/store.h"),
-            ("src/engine/following/plan_room.cc", "src/engine/pager/room.h"),
+            ("src/engine/following/plan_index.cc", "src/engine/pager/room.h"),
             ("src/optim/a.cc", "src/engine/pager/room.h"),
         ]:
             self.assert_rejects(file, f'#include "{header}"', header)

@@ -123,7 +123,7 @@ class InterleavedSteps : public testing::Test {
   TensorId id_;
 };
 
-TEST_F(InterleavedSteps, FollowThePlanForHardlyMoreBytes) {
+TEST_F(InterleavedSteps, FollowThePlanForAFewMoreBytes) {
   const uint64_t seed = test::Seed();
   const uint32_t steps = IsExhaustive() ? 200 : 60 / SampleShare();
   constexpr uint32_t kBefore = 3;  // no plan, a plan made before tiles had bytes, the final plan
@@ -147,7 +147,7 @@ TEST_F(InterleavedSteps, FollowThePlanForHardlyMoreBytes) {
   EXPECT_EQ(stats.plan.deviations, 0u);
   EXPECT_GE(stats.plan.steps, steps - 1);
   EXPECT_GE(stats.plan.planned_bytes, kStateBytes / 2);
-  EXPECT_LE(moved, 1.02 * planned);
+  EXPECT_LE(moved, 1.25 * planned);
 }
 
 // The plan for several threads leaves a reserve, so it keeps fewer tiles than the plan of a thread

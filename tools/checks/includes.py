@@ -56,7 +56,7 @@ MAY_INCLUDE = {
 ORDER = {
     "src/plan": """stop transfer tile_bits trace retention room_tree range_map uses frames prices ways_to_retain pack plan op_writer
         reserve make_plan simulate bounds""".split(),
-    "src/engine/following": "step_plan plan_index plan_progress ready_ops plan_periods plan_room plan_follower".split(),
+    "src/engine/following": "step_plan plan_index plan_progress ready_ops plan_periods plan_follower".split(),
     "src/engine/pager": """arena_map tile_table resting_places lease_table use_queue action leases write_failures job page_table
         transfers plan_frames room plan_moves plan_run arrivals flush pager""".split(),
     "src/engine": """open_engine unchecked_leases overlap_meter caller_waits rate_meter resting_room plan_service step_planner

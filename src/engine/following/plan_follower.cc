@@ -12,13 +12,9 @@ namespace spillway::engine {
 
 PlanFollower::PlanFollower(StepPlan step, plan::Stop stop)
     : step_(std::move(step)),
-      takes_any_frame_(step_.plan.options.device_reserve_bytes > 0 ||
-                       step_.plan.options.pinned_reserve_bytes > 0),
-      tiles_(step_, takes_any_frame_, stop),
-      ready_(step_, tiles_, takes_any_frame_, stop),
-      periods_(tiles_.index().num_moves) {
-  if (takes_any_frame_ && !stop) room_.emplace(step_, stop);
-}
+      tiles_(step_, stop),
+      ready_(step_, tiles_, stop),
+      periods_(tiles_.index().num_moves) {}
 
 const plan::SecondsBound& PlanFollower::Bound() const {
   std::call_once(bound_once_, [&] {
@@ -32,7 +28,6 @@ void PlanFollower::Restart() {
   tiles_.Restart();
   ready_.Restart();
   periods_.Restart();
-  if (room_) room_->Restart();
   step_number_ = asked_ = extra_ = all_asked_before_ = 0;
   running_.clear();
   in_flight_ = {};
@@ -80,25 +75,13 @@ bool PlanFollower::EndStep() {
 void PlanFollower::LookAhead() {
   for (; left_to_pass_ > 0 && tiles_.HasBeenAsked(all_asked_before_); --left_to_pass_)
     ++all_asked_before_;
-  if (room_) room_->PassTo(all_asked_before_);
 }
 
 // --- Leases ---
 
 bool PlanFollower::MayWait(TileIndex tile, Count use) {
   LookAhead();
-  if (tiles_.IsRunning(tile) || (tiles_.HasOpDue(tile) && IsTakenSoon(tiles_.NextOp(tile))))
-    return true;
-  return all_asked_before_ >= tiles_.index().EventOf(tile, use);
-}
-
-// Whether an operation that may start waits for nothing but transfers.
-bool PlanFollower::IsTakenSoon(Count op) {
-  const size_t queue = ready_.QueueOf(op);
-  if (queue == ReadyOps::kNoOrder) return true;
-  const std::optional<Count> first = ready_.First(queue);
-  const bool has_first = first && tiles_.MayStartNow(*first);
-  return (!has_first || HasRoom(*first)) && HasRoom(op);
+  return tiles_.HasOpDue(tile) || all_asked_before_ >= tiles_.index().EventOf(tile, use);
 }
 
 void PlanFollower::Skip(TileIndex tile, Count use) {
@@ -117,23 +100,6 @@ uint64_t PlanFollower::EventsUntilNextUse(TileIndex tile) const {
 }
 
 // --- Operations ---
-
-// If the first operation has no room, the operations behind it do not take that room.
-std::optional<PlanFollower::Count> PlanFollower::Take(size_t queue) {
-  const std::optional<Count> op = ready_.First(queue);
-  if (!op) return std::nullopt;
-  if (tiles_.MayStartNow(*op)) {
-    LookAhead();
-    if (!HasRoom(*op)) return std::nullopt;
-  }
-  ready_.Pop(queue);
-  return op;
-}
-
-std::optional<PlanFollower::Count> PlanFollower::TakeFree() {
-  const std::optional<Count> op = ready_.TakeUnordered();
-  return op ? op : Take(ReadyOps::kNoLink);
-}
 
 void PlanFollower::Begin(Count op) {
   tiles_.Begin(op);
@@ -156,7 +122,6 @@ void PlanFollower::End(Count op) {
 // Called once for each operation: when it begins, or when it counts as over without having begun.
 void PlanFollower::Started(Count op) {
   if (plan::HasLink(OpAt(op).kind)) periods_.Began(step_.PeriodOf(op));
-  if (room_) room_->Begun(op);
 }
 
 void PlanFollower::Over(Count op) {

@@ -8,10 +8,8 @@
 // A use is an acquire or a discard. A plan's step repeats: a period is one step of the plan.
 // Operations of the next period start as soon as everything that they wait for is over.
 //
-// Room: in a plan for one thread, an operation takes its planned frame once the operations that
-// the plan names have dropped the copies that lay there. A plan for several threads leaves a
-// reserve. Its operations take any frame, in the order of the plan, as soon as their bytes fit
-// beside all that the plan has from now until the operation's own position (plan_room.h).
+// Room: an operation takes its planned frame once the operations that the plan names have dropped
+// the copies that lay there.
 
 #ifndef SPILLWAY_ENGINE_FOLLOWING_PLAN_FOLLOWER_H_
 #define SPILLWAY_ENGINE_FOLLOWING_PLAN_FOLLOWER_H_
@@ -24,7 +22,6 @@
 
 #include "src/engine/following/plan_periods.h"
 #include "src/engine/following/plan_progress.h"
-#include "src/engine/following/plan_room.h"
 #include "src/engine/following/ready_ops.h"
 #include "src/engine/following/step_plan.h"
 #include "src/plan/bounds.h"
@@ -52,13 +49,11 @@ class PlanFollower {
   const plan::SecondsBound& Bound() const;
   // How far each tile has come in the plan.
   const PlanProgress& tiles() const { return tiles_; }
-  // Whether operations take any frame, not only the planned one.
-  bool takes_any_frame() const { return takes_any_frame_; }
 
   static constexpr int kMostPassed = 64;
-  // A new run of the pump begins. Its calls of MayWait and Take pass at most `most_passed` events
-  // together, and so does each call of Ask and ReleaseAsked from now on. Before the first run, the
-  // limit is kMostPassed.
+  // A new run of the pump begins. Its calls of MayWait pass at most `most_passed` events together,
+  // and so does each call of Ask and ReleaseAsked from now on. Before the first run, the limit is
+  // kMostPassed.
   void BeginPump(int most_passed) { left_to_pass_ = most_passed_ = most_passed; }
 
   // --- What callers do ---
@@ -93,12 +88,12 @@ class PlanFollower {
   uint64_t EventsUntilNextUse(TileIndex tile) const;
 
   // --- Operations ---
-  // Takes the operation of least position that could start on a link, if there is room for it. If
-  // the operation was skipped meanwhile, tiles().MayStartNow(op) is false, and the caller drops it.
-  // Otherwise the caller must Begin it, End it or PutBack it.
-  std::optional<Count> Take(plan::Transfer link) { return Take(static_cast<size_t>(link)); }
+  // Takes the operation of least position that could start on a link. If the operation was skipped
+  // meanwhile, tiles().MayStartNow(op) is false, and the caller drops it. Otherwise the caller must
+  // Begin it, End it or PutBack it.
+  std::optional<Count> Take(plan::Transfer link) { return ready_.Take(link); }
   // Takes an operation that no link carries. The caller's duties are the same.
-  std::optional<Count> TakeFree();
+  std::optional<Count> TakeFree() { return ready_.TakeUnordered(); }
   void PutBack(Count op) { ready_.Push(op); }
   // Grows by one whenever an operation becomes ready.
   uint64_t num_due() const { return due_; }
@@ -131,22 +126,17 @@ class PlanFollower {
   void Consider(TileIndex tile);
   void Started(Count op);
   void Over(Count op);
-  std::optional<Count> Take(size_t queue);
-  bool IsTakenSoon(Count op);
   void LookAhead();
-  bool HasRoom(Count op) { return !room_ || room_->Has(op); }
 
   const StepPlan step_;
-  const bool takes_any_frame_;
   PlanProgress tiles_;
   ReadyOps ready_;
   PlanPeriods periods_;
-  std::optional<PlanRoom> room_;  // only if takes_any_frame()
-  uint64_t step_number_ = 0;      // steps that have ended
-  uint64_t asked_ = 0;            // uses that followed the plan, in all steps
-  uint64_t due_ = 0;              // operations that have become ready
-  uint64_t extra_ = 0;            // uses of this step that the plan does not have
-  Count all_asked_before_ = 0;    // LookAhead's position: all events before it have been asked for
+  uint64_t step_number_ = 0;    // steps that have ended
+  uint64_t asked_ = 0;          // uses that followed the plan, in all steps
+  uint64_t due_ = 0;            // operations that have become ready
+  uint64_t extra_ = 0;          // uses of this step that the plan does not have
+  Count all_asked_before_ = 0;  // LookAhead's position: all events before it have been asked for
   int most_passed_ = kMostPassed;
   int left_to_pass_ = most_passed_;  // events, until the next Ask, ReleaseAsked or BeginPump
   std::vector<Count> running_;       // operations in flight on links

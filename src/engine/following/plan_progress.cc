@@ -9,8 +9,8 @@ namespace spillway::engine {
 using plan::TileIndex;
 using plan::TraceEvent;
 
-PlanProgress::PlanProgress(const StepPlan& step, bool takes_any_frame, plan::Stop stop)
-    : step_(step), takes_any_frame_(takes_any_frame), index_(IndexOf(step, stop)) {
+PlanProgress::PlanProgress(const StepPlan& step, plan::Stop stop)
+    : step_(step), index_(IndexOf(step, stop)) {
   if (!plan::Fill(&tiles_, step.trace.tiles.size(), stop)) return;
   due_at_start_.resize(tiles_.size());
   for (TileIndex tile = 0; tile < tiles_.size(); ++tile) {
@@ -121,7 +121,6 @@ bool PlanProgress::MayStart(Count count) const {
       return false;
     }
   }
-  if (takes_any_frame_) return true;
   const auto waits = step_.plan.WaitsOf(index);
   return std::all_of(waits.begin(), waits.end(),
                      [&](uint32_t wait) { return HasEnded(wait, period); });

@@ -27,7 +27,7 @@ class PlanProgress {
 
   // Starts at the plan's begin. `step` must outlive it. Once `stop` is true, the constructor
   // returns soon, and the object must not be used.
-  PlanProgress(const StepPlan& step, bool takes_any_frame, plan::Stop stop);
+  PlanProgress(const StepPlan& step, plan::Stop stop);
   // Returns to the plan's begin. The cost does not grow with the plan.
   void Restart() { ++run_; }
   // The tiles of the step. A tile with another index was added since, and the plan does not contain
@@ -137,7 +137,6 @@ class PlanProgress {
   bool HasEnded(uint32_t op, uint64_t period) const;
 
   const StepPlan& step_;
-  const bool takes_any_frame_;
   PlanIndex index_;
   std::vector<bool> due_at_start_;  // by tile: whether its first operation may start at once
   uint32_t run_ = 1;                // the number of the present run; Restart begins another

@@ -6,21 +6,20 @@
 
 namespace spillway::engine {
 
-ReadyOps::ReadyOps(const StepPlan& step, const PlanProgress& tiles, bool takes_any_frame,
-                   plan::Stop stop)
-    : step_(step), takes_any_frame_(takes_any_frame) {
-  std::array<std::vector<uint32_t>, kNoOrder + 1> start;
-  std::array<size_t, kNoOrder + 1> num_ops = {};
+ReadyOps::ReadyOps(const StepPlan& step, const PlanProgress& tiles, plan::Stop stop) : step_(step) {
+  std::array<std::vector<uint32_t>, plan::kNumLinks> start;
+  std::array<size_t, plan::kNumLinks> num_ops = {};
   for (uint32_t op = 0; op < step.plan.ops.size(); ++op) {
     if (stop) return;
-    const size_t queue = QueueOf(op);
-    ++num_ops[queue];
+    const plan::Transfer kind = step.plan.ops[op].kind;
+    const auto link = static_cast<size_t>(kind);
+    if (plan::HasLink(kind)) ++num_ops[link];
     const bool is_first = tiles.index().op_number[op] == 0;  // of its tile's
-    if (is_first && tiles.HasOpDue(step.plan.ops[op].tile)) start[queue].push_back(op);
+    if (is_first && tiles.HasOpDue(step.plan.ops[op].tile))
+      (plan::HasLink(kind) ? start[link] : unordered_at_start_).push_back(op);
   }
-  unordered_at_start_ = std::move(start[kNoOrder]);
-  for (size_t queue = 0; queue < queues_.size(); ++queue)
-    queues_[queue].Prepare(std::move(start[queue]), num_ops[queue]);
+  for (size_t link = 0; link < queues_.size(); ++link)
+    queues_[link].Prepare(std::move(start[link]), num_ops[link]);
 }
 
 void ReadyOps::Restart() {
@@ -29,18 +28,12 @@ void ReadyOps::Restart() {
   unordered_.clear();
 }
 
-size_t ReadyOps::QueueOf(Count op) const {
-  const plan::Transfer kind = step_.OpAt(op).kind;
-  if (plan::HasLink(kind)) return static_cast<size_t>(kind);
-  return takes_any_frame_ && kind != plan::Transfer::kDrop ? kNoLink : kNoOrder;
-}
-
 void ReadyOps::Push(Count op) {
-  const size_t queue = QueueOf(op);
-  if (queue == kNoOrder) {
-    unordered_.push_back(op);
+  const plan::Transfer kind = step_.OpAt(op).kind;
+  if (plan::HasLink(kind)) {
+    queues_[static_cast<size_t>(kind)].Push(op);
   } else {
-    queues_[queue].push(op);
+    unordered_.push_back(op);
   }
 }
 

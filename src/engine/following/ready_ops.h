@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Queues of the operations of a plan that may start. Each link has a queue in order of position. An
-// operation that is skipped stays in its queue: thousands may be, and to remove them all at once
-// would take milliseconds. The caller that takes it drops it (PlanProgress::MayStartNow).
+// Queues of the operations of a plan that may start. Each link has a queue in order of position.
+// Operations without a link have no order, so that a copy that is dropped without a write never
+// waits for one that is written first. An operation that is skipped stays in its queue: thousands
+// may be, and to remove them all at once would take milliseconds. The caller that takes it drops it
+// (PlanProgress::MayStartNow).
 
 #ifndef SPILLWAY_ENGINE_FOLLOWING_READY_OPS_H_
 #define SPILLWAY_ENGINE_FOLLOWING_READY_OPS_H_
@@ -23,27 +25,18 @@ namespace spillway::engine {
 class ReadyOps {
  public:
   using Count = PlanProgress::Count;
-  // There is one queue for each link and, if operations take any frame, one for those that take a
-  // frame without a link. All others have no order, so that a copy that is dropped without a write
-  // never waits for one that is written first.
-  static constexpr size_t kNoLink = plan::kNumLinks;
-  static constexpr size_t kNoOrder = kNoLink + 1;
-
   // Begins with the operations of `tiles` that may start at the plan's begin. `step` must outlive
   // it.
-  ReadyOps(const StepPlan& step, const PlanProgress& tiles, bool takes_any_frame, plan::Stop stop);
+  ReadyOps(const StepPlan& step, const PlanProgress& tiles, plan::Stop stop);
   // Returns to the plan's begin.
   void Restart();
 
-  size_t QueueOf(Count op) const;
   void Push(Count op);
-  // The first operation of a queue.
-  std::optional<Count> First(size_t queue) const {
-    return queues_[queue].empty() ? std::nullopt : std::optional(queues_[queue].top());
+  // Takes the first operation of a link.
+  std::optional<Count> Take(plan::Transfer link) {
+    return queues_[static_cast<size_t>(link)].Take();
   }
-  // REQUIRES: First(queue) has a value.
-  void Pop(size_t queue) { queues_[queue].pop(); }
-  // Takes an operation that has no order.
+  // Takes an operation without a link.
   std::optional<Count> TakeUnordered();
 
  private:
@@ -60,23 +53,24 @@ class ReadyOps {
       next_ = 0;
       since_.Clear();
     }
-    bool empty() const { return next_ == start_.size() && since_.empty(); }
-    Count top() const { return IsAtStart() ? start_[next_] : since_.top(); }
-    void push(Count op) { since_.push(op); }
-    void pop() { IsAtStart() ? void(++next_) : since_.pop(); }
+    void Push(Count op) { since_.push(op); }
+    std::optional<Count> Take() {
+      if (next_ < start_.size() && (since_.empty() || start_[next_] < since_.top()))
+        return start_[next_++];
+      if (since_.empty()) return std::nullopt;
+      const Count op = since_.top();
+      since_.pop();
+      return op;
+    }
 
    private:
-    bool IsAtStart() const {
-      return next_ < start_.size() && (since_.empty() || start_[next_] < since_.top());
-    }
     std::vector<uint32_t> start_;  // at the plan's begin, in order of position
     size_t next_ = 0;
     base::Heap<Count> since_;
   };
 
   const StepPlan& step_;
-  const bool takes_any_frame_;
-  std::array<Queue, kNoLink + 1> queues_;
+  std::array<Queue, plan::kNumLinks> queues_;
   std::vector<uint32_t> unordered_at_start_;
   size_t next_unordered_ = 0;  // in `unordered_at_start_`
   std::deque<Count> unordered_;

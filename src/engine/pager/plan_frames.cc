@@ -20,8 +20,7 @@ std::optional<uint64_t> PlanFrames::Allocate(TileIndex tile, Tier tier) {
 
 bool PlanFrames::IsComing(TileIndex tile, Tier tier) {
   const auto planned = follower_->tiles().PlannedAt(tile, tier);
-  return planned && !follower_->takes_any_frame() &&
-         MakeWay(tier, *planned, pages_[tile].frame_bytes());
+  return planned && MakeWay(tier, *planned, pages_[tile].frame_bytes());
 }
 
 bool PlanFrames::LiesAsPlanned(TileIndex tile, Tier tier) const {
@@ -31,8 +30,7 @@ bool PlanFrames::LiesAsPlanned(TileIndex tile, Tier tier) const {
   if (tier == Tier::kPinned && pages_.resting().HasOwnPlace(*page.tile) &&
       offset == page.tile->own_place)
     return true;
-  const auto planned = follower_->tiles().PlannedAt(tile, tier);
-  return follower_->takes_any_frame() ? planned.has_value() : planned == offset;
+  return follower_->tiles().PlannedAt(tile, tier) == offset;
 }
 
 PlanFrames::Step PlanFrames::Take(TileIndex tile, Tier tier, uint64_t offset) {
@@ -43,28 +41,12 @@ PlanFrames::Step PlanFrames::Take(TileIndex tile, Tier tier, uint64_t offset) {
   if (is_held && target.offset == offset) return Step::kDone;
   if (is_held && target.holder == nullptr && !page.is_reserved(tier)) pages_.DropFrame(tile, tier);
   if (target.state != Copy::State::kNone) return Step::kWaiting;
-  ArenaMap& arena = pages_.arena(tier);
-  const uint64_t frame_bytes = page.frame_bytes();
-  const plan::PlanOptions& options = follower_->step().plan.options;
-  const uint64_t reserve =
-      tier == Tier::kDevice ? options.device_reserve_bytes : options.pinned_reserve_bytes;
-  const bool any = follower_->takes_any_frame();
-  if (any && arena.size_bytes() - arena.used_bytes() < frame_bytes + reserve) {
-    lacks_frame_ = true;
-    return Step::kNoRoom;
+  if (!pages_.arena(tier).AllocateAt(offset, page.frame_bytes(), tile)) {
+    (void)MakeWay(tier, offset, page.frame_bytes());
+    return Step::kWaiting;
   }
-  std::optional<uint64_t> taken;
-  if (arena.AllocateAt(offset, frame_bytes, tile)) {
-    taken = offset;
-  } else if (any) {
-    taken = arena.Allocate(frame_bytes, tile, pages_.resting().avoided_bytes(tier));
-  }
-  if (taken) {
-    pages_.HoldFrame(tile, tier, *taken, /*holder=*/nullptr);
-  } else {
-    (void)MakeWay(tier, offset, frame_bytes);
-  }
-  return taken ? Step::kDone : Step::kWaiting;
+  pages_.HoldFrame(tile, tier, offset, /*holder=*/nullptr);
+  return Step::kDone;
 }
 
 // Evicts the copies in the range that do not lie as planned. Returns whether every copy there

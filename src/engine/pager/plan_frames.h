@@ -44,12 +44,10 @@ class PlanFrames {
   bool IsComing(TileIndex tile, Tier tier);
   // Whether the copy lies where the plan has it.
   bool LiesAsPlanned(TileIndex tile, Tier tier) const;
-  // How far an operation has come: its transfer has begun, it is over, it must wait, or it must
-  // wait because any frame would do, but the free room beside the plan's reserve is too small.
-  enum class Step : uint8_t { kStarted, kDone, kWaiting, kNoRoom };
-  // Takes a frame for an operation, at `offset` or, if the plan takes any frame, elsewhere.
-  // kWaiting: the frame cannot be taken yet; copies in its way are evicted if they can be. Never
-  // returns kStarted.
+  // How far an operation has come: its transfer has begun, it is over, or it must wait.
+  enum class Step : uint8_t { kStarted, kDone, kWaiting };
+  // Takes the frame at `offset` for an operation. kWaiting: it cannot be taken yet; copies in its
+  // way are evicted if they can be. Never returns kStarted.
   Step Take(TileIndex tile, Tier tier, uint64_t offset);
 
   // Records that the tile's copies may not lie where the plan has them.
@@ -69,8 +67,7 @@ class PlanFrames {
     stuck_.clear();
     Unsettle(tile);
   }
-  // Whether an operation lacks a frame: a lease of another tile holds its planned frame, or, where
-  // any frame would do, too little room is free.
+  // Whether an operation lacks its frame because a lease of another tile holds it.
   bool lacks_frame() const { return lacks_frame_; }
   // Call it before the waiting operations are tried again.
   void ForgetBlocked() { lacks_frame_ = false; }

@@ -37,8 +37,7 @@ std::optional<PlanFollower::Count> PlanMoves::Take(const Queue& queue) {
 
 // Tries the queue's operations, one after the other, until there is none, too many wait, or the
 // queue's budget of operations that move nothing is used up, which includes those that were
-// skipped. If one finds no room, the operations behind it do not take a frame. Waiting operations
-// are tried again when something has ended that they may wait for.
+// skipped. Waiting operations are tried again when something has ended that they may wait for.
 bool PlanMoves::AdvanceQueue(Queue& queue) {
   bool progress = false;
   PlanFollower& follower = frames_.follower();
@@ -53,9 +52,8 @@ bool PlanMoves::AdvanceQueue(Queue& queue) {
     const plan::Op& op = follower.OpAt(*number);
     const uint64_t size_bytes = pages_[op.tile].size_bytes();
     const bool has_link = plan::HasLink(op.kind);
-    const Step step = queue.has_room || !NeedsFrame(op) ? Try(op, number) : Step::kWaiting;
+    const Step step = Try(op, number);
     switch (step) {
-      case Step::kNoRoom: queue.has_room = false; [[fallthrough]];
       case Step::kWaiting: queue.waiting.push_back(*number); continue;
       case Step::kDone:
         if (has_link && HasMoved(op)) follower.CountMoved(*number, size_bytes);
@@ -93,7 +91,6 @@ void PlanMoves::TryAgain() {
   for (Queue& queue : queues_) {
     for (const PlanFollower::Count op : queue.waiting) frames_.follower().PutBack(op);
     queue.waiting.clear();
-    queue.has_room = true;
   }
 }
 
@@ -104,11 +101,6 @@ bool PlanMoves::HasMoved(const plan::Op& op) const {
   return op.kind == plan::Transfer::kWrite
              ? page.stored
              : op.kind == plan::Transfer::kCopyOut && (page.stored || page.is_ready(Tier::kPinned));
-}
-
-// Whether the operation needs a frame that its tile does not have.
-bool PlanMoves::NeedsFrame(const plan::Op& op) const {
-  return plan::TakesFrame(op.kind) && pages_[op.tile].copy(op.tier).state == Copy::State::kNone;
 }
 
 // In the first step, brings in the tiles that the plan has in memory when a step begins, in the

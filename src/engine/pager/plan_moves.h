@@ -46,14 +46,12 @@ class PlanMoves {
     int idle_left = 0;
     // Operations that could not start when they were tried.
     std::vector<PlanFollower::Count> waiting;
-    bool has_room = true;  // false: one of them found no room for its frame
   };
 
   std::optional<PlanFollower::Count> Take(const Queue& queue);
   bool AdvanceQueue(Queue& queue);
   bool AdvanceEntry();
   bool MustTryAgain() const;
-  bool NeedsFrame(const plan::Op& op) const;
   bool HasMoved(const plan::Op& op) const;
   Step Try(const plan::Op& op, std::optional<PlanFollower::Count> number);
   Step TryDrop(const plan::Op& op);
