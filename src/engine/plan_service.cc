@@ -131,9 +131,7 @@ void PlanService::Run() {
 
 PlanService::Made PlanService::MakeNow(const TraceMaker& step) const {
   try {
-    Made made = Plan(step);
-    if (stops_) made = plan::Stopped();  // it may have been cut short
-    return made;
+    return Plan(step);
   } catch (const std::bad_alloc&) {
     return absl::UnavailableError(
         "there is not enough memory to plan the step; the next EndStep tries again");
@@ -141,10 +139,10 @@ PlanService::Made PlanService::MakeNow(const TraceMaker& step) const {
 }
 
 PlanService::Made PlanService::Plan(const TraceMaker& step) const {
-  plan::Trace trace = step(stops_);
-  SPILLWAY_RETURN_IF_ERROR(plan::Validate(trace, &stops_));
+  plan::Trace trace = step();
+  SPILLWAY_RETURN_IF_ERROR(plan::Validate(trace));
   plan::PlanOptions options = options_;
-  const plan::Reserve reserve = plan::ReserveFor(trace, options.frame_alignment, &stops_);
+  const plan::Reserve reserve = plan::ReserveFor(trace, options.frame_alignment);
   options.device_reserve_bytes = reserve.device_bytes;
   options.pinned_reserve_bytes = reserve.pinned_bytes;
   absl::StatusOr<plan::Plan> plan = plan::MakePlan(trace, options);
@@ -153,7 +151,7 @@ PlanService::Made PlanService::Plan(const TraceMaker& step) const {
   if (!plan.ok() && reserve != plan::Reserve{}) plan = plan::MakePlan(trace, options_);
   SPILLWAY_RETURN_IF_ERROR(plan.status());
   plan->options.stop = nullptr;  // the service may end before the plan does
-  return std::make_shared<PlanFollower>(StepPlan{std::move(trace), *std::move(plan)}, &stops_);
+  return std::make_shared<PlanFollower>(StepPlan{std::move(trace), *std::move(plan)});
 }
 
 }  // namespace spillway::engine

@@ -29,15 +29,13 @@ namespace spillway::engine {
 // Both grow with tiles and events, whose number StepPlanner limits, and one plan is made at a time.
 //
 // Thread-safe. The destructor cancels the plan that is being made and waits for the thread. The
-// thread looks for that every few milliseconds, and then returns the memory of the half-made plan
-// to the kernel: up to 56 ms for a million tiles, and 3 ms if malloc uses huge pages
-// (bench/README.md). A caller that ends other work too calls Stop before that work.
+// thread looks for that between the phases of planning, which take up to 0.1 s for 100,000 tiles. A
+// caller that ends other work too calls Stop before that work.
 class PlanService {
  public:
   using Made = absl::StatusOr<std::shared_ptr<PlanFollower>>;  // positioned at the plan's start
 
-  // Makes the trace of a step. Once `stop` is true, the trace is not used and may be incomplete.
-  using TraceMaker = std::function<plan::Trace(const std::atomic<bool>& stop)>;
+  using TraceMaker = std::function<plan::Trace()>;  // makes the trace of a step
 
   // Starts the thread, or leaves that to Start.
   explicit PlanService(const plan::PlanOptions& options);

@@ -148,12 +148,12 @@ void StepPlanner::Update(Known* step, const TilesNow& tiles) {
 
 PlanService::TraceMaker StepPlanner::TraceOf(const Known& step) const {
   return [&tiles = tiles_, size = step.num_tiles, events = step.events,
-          with_bytes = step.with_bytes, all_fit = step.all_fit](const std::atomic<bool>& stop) {
+          with_bytes = step.with_bytes, all_fit = step.all_fit] {
     plan::Trace trace;
     trace.tiles.reserve(size);
-    for (TileIndex tile = 0; tile < size && !stop; ++tile)
+    for (TileIndex tile = 0; tile < size; ++tile)
       trace.tiles.push_back(TileOfTrace(tiles[tile], with_bytes[tile], all_fit));
-    trace.events = events->Read([&](const plan::EventLog& log) { return log.Events(&stop); });
+    trace.events = events->Read([](const plan::EventLog& log) { return log.Events(); });
     return trace;
   };
 }

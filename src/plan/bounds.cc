@@ -47,9 +47,9 @@ size_t PartBegin(size_t num_events, uint32_t part, uint32_t num_parts) {
 // Scans a window event by event.
 class WindowScan {
  public:
-  WindowScan(const Trace& trace, Stop stop)
+  explicit WindowScan(const Trace& trace)
       : trace_(trace),
-        is_zero_before_(IsZeroBefore(trace, stop)),
+        is_zero_before_(IsZeroBefore(trace)),
         touched_(trace.tiles.size(), kNever),
         on_device_(trace.tiles.size(), kNever),
         written_(trace.tiles.size(), kNever) {}
@@ -88,18 +88,15 @@ class WindowScan {
 }  // namespace
 
 BytesBound BoundBytes(const Trace& trace, const PlanOptions& budgets) {
-  const EventsByTile events(trace, budgets.stop);
+  const EventsByTile events(trace);
   BytesBound bound;
   const Retention device = DeviceUses(trace, events, 1, /*zeros_are_free=*/true);
-  if (budgets.stop) return bound;
   bound.device = Bound(device, budgets.device_bytes);
   if (!budgets.has_store) return bound;
   const Retention pooled = PooledUses(trace, events);
-  if (budgets.stop) return bound;
   const uint64_t memory = Both(budgets.device_bytes, budgets.pinned_bytes);
   bound.nvme_read = Bound(Without(pooled, &Use::dirties), memory);
-  if (!budgets.stop) bound.nvme_written = Bound(Without(pooled, &Use::needs), memory);
-  if (budgets.stop) return bound;
+  bound.nvme_written = Bound(Without(pooled, &Use::needs), memory);
   bound.nvme = std::max(Bound(pooled, memory), bound.nvme_read + bound.nvme_written);
   return bound;
 }
@@ -108,8 +105,8 @@ SecondsBound::SecondsBound(const Trace& trace, const PlanOptions& budgets, const
     : bytes_(bytes), num_parts_(NumParts(trace.events.size())), windows_(num_parts_ * num_parts_) {
   const uint64_t memory = Both(budgets.device_bytes, budgets.pinned_bytes);
   const auto beyond = [](uint64_t size, uint64_t room) { return size > room ? size - room : 0; };
-  WindowScan scan(trace, budgets.stop);
-  for (uint32_t first = 0; first < num_parts_ && !budgets.stop; ++first) {
+  WindowScan scan(trace);
+  for (uint32_t first = 0; first < num_parts_; ++first) {
     Window uses;  // what the window's events need and leave
     for (uint32_t last = first; last < num_parts_; ++last) {
       const size_t end = PartBegin(trace.events.size(), last + 1, num_parts_);

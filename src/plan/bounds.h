@@ -25,8 +25,7 @@ struct BytesBound {
   uint64_t total() const { return nvme + device; }
 };
 
-// Computes the bounds on bytes. If it is stopped (PlanOptions::stop), the result is arbitrary. The
-// same holds for SecondsBound.
+// Computes the bounds on bytes. It ignores PlanOptions::stop, as SecondsBound does.
 BytesBound BoundBytes(const Trace& trace, const PlanOptions& budgets);
 
 // Lower bound on the seconds of a period. The constructor computes the bytes that the period must

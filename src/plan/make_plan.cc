@@ -22,7 +22,7 @@ namespace {
 // of bytes that does not stay in the tier.
 uint64_t Lookahead(const Retention& retention, uint64_t capacity) {
   uint64_t all = 0, largest = 0;
-  for (TileIndex tile = 0; tile < retention.num_tiles() && !retention.stop; ++tile) {
+  for (TileIndex tile = 0; tile < retention.num_tiles(); ++tile) {
     if (retention.has_reserved_frame(tile)) continue;
     all += retention.size_bytes[tile];
     largest = std::max(largest, retention.size_bytes[tile]);
@@ -36,7 +36,7 @@ uint64_t Lookahead(const Retention& retention, uint64_t capacity) {
 // Sets the gaps of tiles with a reserved frame: they are retained unless they follow a void. No
 // choice retains a gap of a tile that rests in another tier, so those are not looked at.
 void RetainReserved(const Retention& retention, Retained* retained) {
-  for (uint32_t u = 0; u < retention.uses.size() && !retention.stop; ++u) {
+  for (uint32_t u = 0; u < retention.uses.size(); ++u) {
     const Use& use = retention.uses[u];
     if (retention.has_reserved_frame(use.tile)) (*retained)[u] = use.kind == Use::Kind::kHold;
   }
@@ -54,10 +54,9 @@ absl::StatusOr<TierPlan> PlanTier(Retention retention, const PlanOptions& option
       base::RoundDown(budget - std::min(budget, reserve), options.frame_alignment);
   const uint64_t room = capacity - std::min(capacity, plan.retention.ReservedFrameBytes());
   const uint64_t lookahead = options.has_lookahead ? Lookahead(plan.retention, room) : 0;
-  if (options.stop) return Stopped();
   const std::vector<Retained> ways =
       is_last ? std::vector<Retained>{RetainAll(plan.retention)}
-              : options.choose_retained(plan.retention, room - lookahead);
+              : options.choose_retained(plan.retention, room - lookahead, options.stop);
   const PackOptions packing = {.capacity = capacity,
                                .may_break = !is_last,
                                .budget = is_device ? "device_bytes" : "pinned_bytes"};
@@ -74,14 +73,16 @@ absl::StatusOr<TierPlan> PlanTier(Retention retention, const PlanOptions& option
     plan.retained = std::move(retained);
     plan.offset = std::move(offset);
   }
+  if (options.stop) return Stopped();  // there may be no way
   return plan;
 }
 
 }  // namespace
 
 absl::StatusOr<Plan> MakePlan(const Trace& trace, const PlanOptions& options) {
-  SPILLWAY_RETURN_IF_ERROR(Validate(trace, options.stop));
-  const EventsByTile events(trace, options.stop);
+  SPILLWAY_RETURN_IF_ERROR(Validate(trace));
+  if (options.stop) return Stopped();
+  const EventsByTile events(trace);
   SPILLWAY_ASSIGN_OR_RETURN(
       const TierPlan device,
       PlanTier(DeviceUses(trace, events, options.frame_alignment), options, Tier::kDevice));
@@ -92,9 +93,7 @@ absl::StatusOr<Plan> MakePlan(const Trace& trace, const PlanOptions& options) {
   Plan plan;
   plan.options = options;
   WriteOps(trace, events, device, pinned, &plan);
-  if (options.stop) return Stopped();
   for (const Op& op : plan.ops) {
-    if (options.stop) return Stopped();
     if (HasLink(op.kind)) plan.bytes[op.kind] += trace.tiles[op.tile].size_bytes;
   }
   return plan;

@@ -161,7 +161,7 @@ class OpVisitor : public TileVisitor {
 void FindWaits(const std::vector<uint64_t>& size_bytes, Plan* plan) {
   std::array<RangeMap<uint32_t>, 2> owners;  // by tier: the last drop of each range of the arena
   for (const bool writes : {false, true}) {
-    for (uint32_t i = 0; i < plan->ops.size() && !plan->options.stop; ++i) {
+    for (uint32_t i = 0; i < plan->ops.size(); ++i) {
       Op& op = plan->ops[i];
       RangeMap<uint32_t>& tier = owners[op.tier == Tier::kDevice ? 0 : 1];
       const uint64_t end = op.offset + size_bytes[op.tile];
@@ -186,23 +186,18 @@ void WriteOps(const Trace& trace, const EventsByTile& events, const TierPlan& de
   OpVisitor visitor(trace, events, device, pinned, plan->options.has_store);
   TileWalk walk(trace, events, device.retention, device.retained);
   for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
-    if (plan->options.stop) return;
     visitor.BeginTile(tile);
     walk.Run(tile, visitor);
     visitor.EndTile(walk.on_device(), &plan->seam);
   }
   // Sorts the operations by position. Those of one position are of one tile and keep their order.
-  const Stop stop = plan->options.stop;
-  std::vector<uint32_t> count;
-  if (!Fill(&count, device.retention.num_positions + 1, stop)) return;
+  std::vector<uint32_t> count(device.retention.num_positions + 1);
   for (const Op& op : visitor.ops()) {
-    if (stop) return;
     ++count[op.position + 1];
   }
-  for (size_t p = 1; p < count.size() && !stop; ++p) count[p] += count[p - 1];
-  if (!Fill(&plan->ops, visitor.ops().size(), stop)) return;
+  for (size_t p = 1; p < count.size(); ++p) count[p] += count[p - 1];
+  plan->ops.resize(visitor.ops().size());
   for (const Op& op : visitor.ops()) {
-    if (stop) return;
     plan->ops[count[op.position]++] = op;
   }
   FindWaits(pinned.retention.size_bytes, plan);

@@ -46,7 +46,7 @@ class Packer {
   // Occupies the reserved frames, which are in use all the time, and leaves the room at the bottom
   // to those that are not taken yet.
   absl::Status PlaceReservedFrames() {
-    for (TileIndex tile = 0; tile < retention_.num_tiles() && !retention_.stop; ++tile) {
+    for (TileIndex tile = 0; tile < retention_.num_tiles(); ++tile) {
       const uint64_t reserved = retention_.reserved_frame[tile];
       if (!retention_.has_reserved_frame(tile) || reserved == kReservedLater) continue;
       if (frames_.FirstFree(reserved, retention_.size_bytes[tile]) != reserved) {
@@ -59,7 +59,7 @@ class Packer {
       std::fill(offset_.begin() + retention_.first[tile],
                 offset_.begin() + retention_.first[tile + 1], reserved);
     }
-    for (TileIndex tile = 0; tile < retention_.num_tiles() && !retention_.stop; ++tile) {
+    for (TileIndex tile = 0; tile < retention_.num_tiles(); ++tile) {
       if (retention_.reserved_frame[tile] != kReservedLater) continue;
       const uint64_t lowest = frames_.FirstFree(0, retention_.size_bytes[tile]);
       if (lowest == kNowhere) continue;
@@ -70,12 +70,10 @@ class Packer {
   }
 
   absl::StatusOr<std::vector<uint64_t>> Run() {
-    std::vector<uint32_t> begins, ends;
-    const bool is_filled = Fill(&begins, retention_.num_positions, retention_.stop, kNone) &&
-                           Fill(&ends, retention_.num_positions + 1, retention_.stop, kNone) &&
-                           Fill(&offset_, retention_.uses.size(), retention_.stop);
-    if (!is_filled) return Stopped();
-    for (uint32_t u = 0; u < retention_.uses.size() && !retention_.stop; ++u) {
+    std::vector<uint32_t> begins(retention_.num_positions, kNone);
+    std::vector<uint32_t> ends(retention_.num_positions + 1, kNone);
+    offset_.resize(retention_.uses.size());
+    for (uint32_t u = 0; u < retention_.uses.size(); ++u) {
       const Use& use = retention_.uses[u];
       if (retention_.has_reserved_frame(use.tile)) continue;
       if (use.kind == Use::Kind::kHold && use.begin == use.end) continue;  // retained all the time
@@ -86,7 +84,6 @@ class Packer {
     SPILLWAY_RETURN_IF_ERROR(PlaceReservedFrames());
     SPILLWAY_RETURN_IF_ERROR(PlaceOverSeam());
     for (uint32_t p = 0; p <= retention_.num_positions; ++p) {
-      if (retention_.stop) return Stopped();
       if (ends[p] != kNone) EndUse(ends[p]);
       if (p == retention_.num_positions || begins[p] == kNone) continue;
       const uint32_t u = begins[p];
@@ -139,17 +136,15 @@ class Packer {
     // How far the end of the first run is from kNone, and the tile: the last end comes first.
     std::vector<std::pair<uint32_t, TileIndex>> order;
     for (TileIndex tile = 0; tile < retention_.num_tiles(); ++tile) {
-      if (retention_.stop) return absl::OkStatus();
       if (retention_.has_reserved_frame(tile)) continue;
       if (retention_.first[tile] == retention_.first[tile + 1] || !retained_[Last(tile)]) continue;
       const uint32_t first = retention_.first[tile];
       const bool always = FirstOfLastRun(tile) == first && !IsVoid(first);
       order.emplace_back(always ? 0 : kNone - EndOfFirstRun(tile), tile);
     }
-    Sort(&order, retention_.stop);
+    std::sort(order.begin(), order.end());
     uint64_t next = 0;
     for (const auto& [before_none, tile] : order) {
-      if (retention_.stop) return absl::OkStatus();
       const uint64_t bytes = retention_.size_bytes[tile];
       const uint64_t offset = frames_.FirstFree(next, bytes);
       if (offset == kNowhere) {
@@ -434,7 +429,7 @@ absl::StatusOr<std::vector<uint64_t>> Pack(const Retention& retention, const Pac
                                            Retained* retained) {
   const Retained asked = *retained;
   auto offsets = Packer(retention, options, /*compact=*/false, retained).Run();
-  if (offsets.ok() || retention.stop) return offsets;
+  if (offsets.ok()) return offsets;
   *retained = asked;
   auto compact = Packer(retention, options, /*compact=*/true, retained).Run();
   if (compact.ok() || !options.may_break) return compact;

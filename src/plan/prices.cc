@@ -42,7 +42,6 @@ Times ChooseTimes(const Retention& retention, uint64_t capacity, uint32_t max_ti
   Times times;
   times.stretch = static_cast<uint32_t>((use_bytes.size() + max_times - 1) / max_times);
   for (size_t begin = 0; begin < use_bytes.size(); begin += times.stretch) {
-    if (retention.stop) break;
     const size_t end = std::min<size_t>(use_bytes.size(), begin + times.stretch);
     const auto most = std::max_element(use_bytes.begin() + static_cast<std::ptrdiff_t>(begin),
                                        use_bytes.begin() + static_cast<std::ptrdiff_t>(end));
@@ -90,7 +89,6 @@ PricedGaps GapsOf(const Retention& retention, const std::vector<Epoch>& epochs, 
                   double weight) {
   PricedGaps priced;
   for (const Epoch& epoch : epochs) {
-    if (retention.stop) break;
     const auto first = static_cast<uint32_t>(priced.gaps.size());
     ForPricedGaps(retention, times, epoch,
                   [&](const PricedGap& gap) { priced.gaps.push_back(gap); });
@@ -167,8 +165,7 @@ double CostOf(const PricedGap& gap, const std::vector<double>& sum) {
 // The search for prices. Bytes are scaled so that those of all epochs add up to 1.
 class Search {
  public:
-  Search(const Retention& retention, const PricedGaps& priced, const Times& times)
-      : retention_(retention), priced_(priced), num_times_(times.size()) {
+  Search(const PricedGaps& priced, const Times& times) : priced_(priced), num_times_(times.size()) {
     double all = 0;
     for (const PricedGaps::Group& group : priced.groups) all += group.bytes;
     scale_ = 1 / std::max(all, 1.0);
@@ -178,9 +175,8 @@ class Search {
     price_.assign(num_times_, 1.0 / static_cast<double>(num_times_));
   }
 
-  std::vector<double> Run() {
-    for (double softness = 0.3; softness >= kSharpest; softness /= 2.5) {
-      if (retention_.stop) break;
+  std::vector<double> Run(Stop stop) {
+    for (double softness = 0.3; softness >= kSharpest && !stop; softness /= 2.5) {
       for (int round = 0; round < kRoundsAStage && Improve(softness); ++round) {
       }
     }
@@ -193,7 +189,6 @@ class Search {
   // Takes one step of Newton's method. Returns false if it no longer improves the value.
   bool Improve(double softness) {
     Evaluate(price_, softness, /*curves=*/true);
-    if (retention_.stop) return false;
     const double value = value_;
     Matrix curve = Curvature();
     const double fence = Fence(softness);
@@ -207,7 +202,7 @@ class Search {
     }
     if (gain < 1e-3 * softness * softness) return false;
     std::vector<double> next(num_times_);
-    for (int tries = 0; tries < 12 && !retention_.stop; ++tries, length /= 3) {
+    for (int tries = 0; tries < 12; ++tries, length /= 3) {
       for (size_t t = 0; t < num_times_; ++t) next[t] = price_[t] + length * way[t];
       Evaluate(next, softness, /*curves=*/false);
       if (value_ < value + 0.1 * length * gain) continue;
@@ -227,7 +222,6 @@ class Search {
     const Softened soft{softness};
     value_ = 0;
     for (const PricedGaps::Group& group : priced_.groups) {
-      if (retention_.stop) break;
       const double bytes = group.bytes * scale_;
       double all = 0, some = group.dirty ? 1 : 0;
       gap_share_.clear();
@@ -283,7 +277,6 @@ class Search {
     return curve;
   }
 
-  const Retention& retention_;
   const PricedGaps& priced_;
   const size_t num_times_;
   double scale_ = 1;
@@ -303,7 +296,7 @@ struct Found {
   std::vector<double> price;
 };
 
-Found FindPrices(const Retention& retention, uint64_t capacity, uint32_t max_times) {
+Found FindPrices(const Retention& retention, uint64_t capacity, uint32_t max_times, Stop stop) {
   Found found{ChooseTimes(retention, capacity, max_times), AllEpochs(retention), {}};
   size_t num_gaps = 0;
   for (const Epoch& epoch : found.epochs) num_gaps += epoch.num_gaps;
@@ -312,11 +305,9 @@ Found FindPrices(const Retention& retention, uint64_t capacity, uint32_t max_tim
   std::minstd_rand dice(1);
   std::vector<Epoch> some;
   for (const Epoch& epoch : found.epochs) {
-    if (retention.stop) break;
     if (share >= 1 || std::generate_canonical<float, 16>(dice) < share) some.push_back(epoch);
   }
-  found.price =
-      Search(retention, GapsOf(retention, some, found.times, 1 / share), found.times).Run();
+  found.price = Search(GapsOf(retention, some, found.times, 1 / share), found.times).Run(stop);
   return found;
 }
 
@@ -331,11 +322,10 @@ uint32_t MostTimes(const Retention& retention) {
 }
 
 double LeastBytes(const Retention& retention, uint64_t capacity) {
-  const Found found = FindPrices(retention, capacity, MostTimes(retention));
+  const Found found = FindPrices(retention, capacity, MostTimes(retention), {});
   const std::vector<double> sum = Sums(found.price);
   double least = 0;
   for (const Epoch& epoch : found.epochs) {
-    if (retention.stop) return 0;
     double all = 0, some = epoch.dirty ? 1 : 0;
     ForPricedGaps(retention, found.times, epoch, [&](const PricedGap& gap) {
       const double cost = CostOf(gap, sum);
@@ -352,13 +342,13 @@ double LeastBytes(const Retention& retention, uint64_t capacity) {
   return static_cast<double>(Cost(retention, all)) + std::max(0.0, least);
 }
 
-std::vector<float> KeptShares(const Retention& retention, uint64_t capacity, uint32_t max_times) {
-  const Found found = FindPrices(retention, capacity, max_times);
+std::vector<float> KeptShares(const Retention& retention, uint64_t capacity, uint32_t max_times,
+                              Stop stop) {
+  const Found found = FindPrices(retention, capacity, max_times, stop);
   const std::vector<double> sum = Sums(found.price);
   const Softened soft{kSharpest};
   std::vector<float> shares(retention.uses.size());
   for (const Epoch& epoch : found.epochs) {
-    if (retention.stop) break;
     double all = 0, some = 1, whole = 0;
     ForPricedGaps(retention, found.times, epoch, [&](const PricedGap& gap) {
       const double cost = CostOf(gap, sum);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "src/plan/retention.h"
+#include "src/plan/stop.h"
 
 namespace spillway::plan {
 
@@ -23,8 +24,9 @@ uint32_t MostTimes(const Retention& retention);
 double LeastBytes(const Retention& retention, uint64_t capacity);
 
 // Returns, by use, the share of its gap that is retained, from 0 to 1, in the least-cost solution
-// at the prices found.
-std::vector<float> KeptShares(const Retention& retention, uint64_t capacity, uint32_t max_times);
+// at the prices found. Once `stop` is true, it returns soon, with shares that are not used.
+std::vector<float> KeptShares(const Retention& retention, uint64_t capacity, uint32_t max_times,
+                              Stop stop = {});
 
 }  // namespace spillway::plan
 

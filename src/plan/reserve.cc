@@ -19,13 +19,12 @@ struct Held {
   void Add(uint64_t bytes) { peak = std::max(peak, now += bytes); }
 };
 
-uint64_t ReserveOf(const Trace& trace, Tier tier, uint64_t frame_alignment, Stop stop) {
+uint64_t ReserveOf(const Trace& trace, Tier tier, uint64_t frame_alignment) {
   std::map<uint16_t, Held> threads;
   Held all;
   uint64_t largest = 0;
   absl::flat_hash_map<TileIndex, std::deque<uint16_t>> holders;  // threads with leases in the tier
   for (const TraceEvent& event : trace.events) {
-    if (stop) break;
     if (event.kind == TraceEvent::Kind::kDiscard) continue;
     const TraceTile& tile = trace.tiles[event.tile];
     const uint64_t bytes =
@@ -56,11 +55,11 @@ uint64_t ReserveOf(const Trace& trace, Tier tier, uint64_t frame_alignment, Stop
 
 }  // namespace
 
-Reserve ReserveFor(const Trace& trace, uint64_t frame_alignment, Stop stop) {
-  const auto is_first = [&](const TraceEvent& event) { return event.thread == 0 && !stop; };
+Reserve ReserveFor(const Trace& trace, uint64_t frame_alignment) {
+  const auto is_first = [&](const TraceEvent& event) { return event.thread == 0; };
   if (std::ranges::all_of(trace.events, is_first)) return {};
-  return {.device_bytes = ReserveOf(trace, Tier::kDevice, frame_alignment, stop),
-          .pinned_bytes = ReserveOf(trace, Tier::kPinned, frame_alignment, stop)};
+  return {.device_bytes = ReserveOf(trace, Tier::kDevice, frame_alignment),
+          .pinned_bytes = ReserveOf(trace, Tier::kPinned, frame_alignment)};
 }
 
 }  // namespace spillway::plan

@@ -9,7 +9,6 @@
 
 #include <cstdint>
 
-#include "src/plan/stop.h"
 #include "src/plan/trace.h"
 
 namespace spillway::plan {
@@ -22,9 +21,9 @@ struct Reserve {
 
 // Returns the reserve of each tier: the sum of the peaks that each thread's leases hold, less the
 // peak that all leases of the trace hold, plus one frame of the largest tile for each thread. It is
-// zero for one thread, whose leases come in the plan's order. Once `stop` is true, the result is
-// arbitrary. REQUIRES: a trace for which Validate returns OK.
-Reserve ReserveFor(const Trace& trace, uint64_t frame_alignment, Stop stop = {});
+// zero for one thread, whose leases come in the plan's order. REQUIRES: a trace for which Validate
+// returns OK.
+Reserve ReserveFor(const Trace& trace, uint64_t frame_alignment);
 
 }  // namespace spillway::plan
 

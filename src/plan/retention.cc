@@ -9,18 +9,18 @@ namespace spillway::plan {
 
 uint64_t Retention::ReservedFrameBytes() const {
   uint64_t bytes = 0;
-  for (TileIndex tile = 0; tile < num_tiles() && !stop; ++tile)
+  for (TileIndex tile = 0; tile < num_tiles(); ++tile)
     bytes += has_reserved_frame(tile) ? size_bytes[tile] : 0;
   return bytes;
 }
 
 void Retention::Finish() {
   MarkGaps();
-  if (!stop) SumUseBytes();
+  SumUseBytes();
 }
 
 void Retention::MarkGaps() {
-  for (TileIndex tile = 0; tile < num_tiles() && !stop; ++tile) {
+  for (TileIndex tile = 0; tile < num_tiles(); ++tile) {
     // Goes through the period twice, since a tile's first use finds what its last use left.
     bool dirty = false, has_bytes = true;
     uint32_t writer = 0;
@@ -57,17 +57,14 @@ void Retention::MarkGaps() {
 
 void Retention::SumUseBytes() {
   // First enters the bytes that come and go at each position, modulo 2^64; then sums them up.
-  use_bytes.clear();
-  if (!Fill(&use_bytes, num_positions + 1, stop)) return;
+  use_bytes.assign(num_positions + 1, 0);
   for (const Use& use : uses) {
-    if (stop) return;
     if (use.kind != Use::Kind::kHold || has_reserved_frame(use.tile)) continue;
     use_bytes[use.begin] += size_bytes[use.tile];
     use_bytes[use.end] -= size_bytes[use.tile];
   }
   uint64_t now = 0;
   for (uint64_t& bytes : use_bytes) {
-    if (stop) return;
     bytes = now += bytes;
     peak_use_bytes = std::max(peak_use_bytes, now);
   }
@@ -94,7 +91,7 @@ std::optional<Epoch> EpochAt(const Retention& retention, uint32_t use) {
 std::vector<Epoch> AllEpochs(const Retention& retention) {
   std::vector<Epoch> epochs;
   epochs.reserve(retention.uses.size());
-  for (uint32_t u = 0; u < retention.uses.size() && !retention.stop; ++u) {
+  for (uint32_t u = 0; u < retention.uses.size(); ++u) {
     if (const auto epoch = EpochAt(retention, u)) epochs.push_back(*epoch);
   }
   return epochs;
@@ -102,7 +99,7 @@ std::vector<Epoch> AllEpochs(const Retention& retention) {
 
 std::vector<bool> GoesDown(const Retention& retention, const Retained& retained) {
   std::vector<bool> goes_down(retention.uses.size());
-  for (uint32_t u = 0; u < goes_down.size() && !retention.stop; ++u) {
+  for (uint32_t u = 0; u < goes_down.size(); ++u) {
     const Use& use = retention.uses[u];
     goes_down[u] = use.forced_write;
     if (!use.dirty || !use.dirties) continue;
@@ -117,7 +114,7 @@ std::vector<bool> GoesDown(const Retention& retention, const Retained& retained)
 uint64_t Cost(const Retention& retention, const Retained& retained) {
   const std::vector<bool> goes_down = GoesDown(retention, retained);
   uint64_t bytes = 0;
-  for (uint32_t u = 0; u < retained.size() && !retention.stop; ++u) {
+  for (uint32_t u = 0; u < retained.size(); ++u) {
     const bool finds_bytes = retained[u] && retention.uses[u].kind == Use::Kind::kHold;
     if (!finds_bytes && retention.SavesRead(u)) bytes += retention.UseBytes(u);
     if (goes_down[u]) bytes += retention.UseBytes(u);

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "src/plan/stop.h"
 #include "src/plan/trace.h"
 
 namespace spillway::plan {
@@ -60,8 +59,6 @@ class Retention {
   // frame, do not count. Finish computes it, and the most that there are at once.
   std::vector<uint64_t> use_bytes;
   uint64_t peak_use_bytes = 0;
-  // Once it is set, the answer is no longer needed: a search for it ends soon, with any answer.
-  Stop stop = {};
 
   uint32_t num_tiles() const { return static_cast<uint32_t>(size_bytes.size()); }
   // The use that ends a use's gap.

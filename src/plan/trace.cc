@@ -73,7 +73,7 @@ uint64_t Mix(uint64_t hash, uint64_t value) {
 
 }  // namespace
 
-absl::Status Validate(const Trace& trace, Stop stop) {
+absl::Status Validate(const Trace& trace) {
   if (trace.events.empty()) return absl::InvalidArgumentError("trace: it has no events");
   constexpr size_t kMaxEvents = size_t{1} << 28;  // fewer than 2^31 operations
   if (trace.events.size() > kMaxEvents) {
@@ -82,14 +82,11 @@ absl::Status Validate(const Trace& trace, Stop stop) {
                                                    " can be planned: use larger tiles"));
   }
   for (size_t i = 0; i < trace.tiles.size(); ++i) {
-    if (stop) return Stopped();
     if (trace.tiles[i].size_bytes > 0) continue;
     return absl::InvalidArgumentError(absl::StrCat("trace: tile ", i, " has no bytes"));
   }
-  std::vector<Holders> holders;
-  if (!Fill(&holders, trace.tiles.size(), stop)) return Stopped();
+  std::vector<Holders> holders(trace.tiles.size());
   for (size_t i = 0; i < trace.events.size(); ++i) {
-    if (stop) return Stopped();
     const TraceEvent& event = trace.events[i];
     if (event.tile >= trace.tiles.size()) {
       return Wrong(trace, i, absl::StrCat("there are ", trace.tiles.size(), " tiles"));
@@ -106,10 +103,10 @@ absl::Status Validate(const Trace& trace, Stop stop) {
   return absl::OkStatus();
 }
 
-std::vector<TraceEvent> EventLog::Events(Stop stop) const {
+std::vector<TraceEvent> EventLog::Events() const {
   std::vector<TraceEvent> events;
   events.reserve(size_);
-  for (size_t i = 0; i < size_ && !stop; ++i) events.push_back((*this)[i]);
+  for (size_t i = 0; i < size_; ++i) events.push_back((*this)[i]);
   return events;
 }
 

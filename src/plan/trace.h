@@ -18,7 +18,6 @@
 #include "absl/status/status.h"
 #include "spillway/types.h"
 #include "src/base/stable_array.h"
-#include "src/plan/stop.h"
 #include "src/plan/tile_bits.h"
 
 namespace spillway::plan {
@@ -81,8 +80,7 @@ class EventLog {
   }
   size_t size() const { return size_; }
   void clear() { size_ = 0; }
-  // Returns all events, or fewer once `stop` is true.
-  std::vector<TraceEvent> Events(Stop stop = {}) const;
+  std::vector<TraceEvent> Events() const;
 
  private:
   static constexpr size_t kPiece = 4096;
@@ -99,9 +97,8 @@ class EventLog {
 
 // Returns OK if the events can happen: the leases of a tile are readers or one writer, each ends
 // once, none is held at the end, and only transient tiles that are not leased are discarded.
-// InvalidArgument names the event, the tile and what is wrong. Returns Cancelled once `stop` is
-// true.
-absl::Status Validate(const Trace& trace, Stop stop = {});
+// InvalidArgument names the event, the tile and what is wrong.
+absl::Status Validate(const Trace& trace);
 
 // The fingerprint of a step, computed use by use. It is equal for steps in which each tile has the
 // same uses (leases and discards) in the same order, and different, as a rule, for others. It does

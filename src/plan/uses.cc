@@ -11,15 +11,13 @@ namespace {
 
 using Kind = TraceEvent::Kind;
 
-Retention EmptyRetention(const Trace& trace, const EventsByTile& events, uint64_t frame_alignment) {
+Retention EmptyRetention(const Trace& trace, uint64_t frame_alignment) {
   Retention retention;
-  retention.stop = events.stop();
   retention.num_positions = BeforeEvent(static_cast<uint32_t>(trace.events.size()));
   retention.size_bytes.reserve(trace.tiles.size());
   retention.first.reserve(trace.tiles.size() + 1);
   retention.uses.reserve(trace.events.size());
   for (const TraceTile& tile : trace.tiles) {
-    if (events.stop()) return retention;
     retention.size_bytes.push_back(base::RoundUp(tile.size_bytes, frame_alignment));
   }
   retention.first.push_back(0);
@@ -69,7 +67,7 @@ void PlaceUses(const Trace& trace, const EventsByTile& events, Tier tier, bool i
       return trace.events[event].kind == Kind::kAcquire;
     });
   };
-  for (TileIndex tile = 0; tile < trace.tiles.size() && !events.stop(); ++tile) {
+  for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
     const TraceTile& of = trace.tiles[tile];
     if (of.has_reserved_frame(tier)) {
       retention->reserved_frame[tile] = of.reserved_frame->offset;
@@ -79,7 +77,6 @@ void PlaceUses(const Trace& trace, const EventsByTile& events, Tier tier, bool i
   }
   if (is_last) return;
   for (Use& use : retention->uses) {
-    if (events.stop()) return;
     const TraceTile& of = trace.tiles[use.tile];
     use.away = of.rest.value_or(tier) != tier;
     // A tile with a reserved frame on the device need not be written to NVMe.
@@ -121,12 +118,11 @@ class PinnedUseVisitor : public TileVisitor {
 // The uses of the device or, if `pooled`, of both tiers as one.
 Retention LeasedUses(const Trace& trace, const EventsByTile& events, uint64_t frame_alignment,
                      bool zeros_are_free, bool pooled) {
-  Retention retention = EmptyRetention(trace, events, frame_alignment);
+  Retention retention = EmptyRetention(trace, frame_alignment);
   UseList uses(&retention);
   const std::vector<bool> is_zero =  // by event
-      zeros_are_free ? IsZeroBefore(trace, events.stop()) : std::vector<bool>(trace.events.size());
+      zeros_are_free ? IsZeroBefore(trace) : std::vector<bool>(trace.events.size());
   for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
-    if (events.stop()) return retention;
     uses.BeginTile(tile);
     int leases = 0;
     bool cleaned_before_first = false;
@@ -165,16 +161,13 @@ Retention LeasedUses(const Trace& trace, const EventsByTile& events, uint64_t fr
 
 }  // namespace
 
-EventsByTile::EventsByTile(const Trace& trace, Stop stop)
-    : stop_(stop), first_(trace.tiles.size() + 2) {
+EventsByTile::EventsByTile(const Trace& trace)
+    : events_(trace.events.size()), first_(trace.tiles.size() + 2) {
   for (const TraceEvent& event : trace.events) {
-    if (stop_) return;
     ++first_[event.tile + 2];
   }
   for (size_t i = 2; i < first_.size(); ++i) first_[i] += first_[i - 1];
-  if (!Fill(&events_, trace.events.size(), stop_)) return;
-  for (uint32_t e = 0; e < events_.size() && !stop_; ++e)
-    events_[first_[trace.events[e].tile + 1]++] = e;
+  for (uint32_t e = 0; e < events_.size(); ++e) events_[first_[trace.events[e].tile + 1]++] = e;
 }
 
 Retention DeviceUses(const Trace& trace, const EventsByTile& events, uint64_t frame_alignment,
@@ -188,12 +181,11 @@ Retention PooledUses(const Trace& trace, const EventsByTile& events) {
 
 Retention PinnedUses(const Trace& trace, const EventsByTile& events, const Retention& device,
                      const Retained& device_retained, uint64_t frame_alignment, bool has_store) {
-  Retention retention = EmptyRetention(trace, events, frame_alignment);
+  Retention retention = EmptyRetention(trace, frame_alignment);
   UseList uses(&retention);
   PinnedUseVisitor visitor(&uses);
   TileWalk walk(trace, events, device, device_retained);
   for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
-    if (events.stop()) return retention;
     uses.BeginTile(tile);
     walk.Run(tile, visitor);
     if (!has_store && events.Of(tile).empty()) uses.Hold(0, 0);
@@ -204,11 +196,11 @@ Retention PinnedUses(const Trace& trace, const EventsByTile& events, const Reten
   return retention;
 }
 
-std::vector<bool> IsZeroBefore(const Trace& trace, Stop stop) {
+std::vector<bool> IsZeroBefore(const Trace& trace) {
   std::vector<bool> zero, before(trace.events.size());
   for (const TraceTile& tile : trace.tiles) zero.push_back(!tile.stored);
   for (int round = 0; round < 2; ++round) {
-    for (size_t e = 0; e < trace.events.size() && !stop; ++e) {
+    for (size_t e = 0; e < trace.events.size(); ++e) {
       const TraceEvent& event = trace.events[e];
       before[e] = zero[event.tile];
       if (event.kind == Kind::kDiscard) zero[event.tile] = true;

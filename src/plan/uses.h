@@ -12,23 +12,19 @@
 #include <vector>
 
 #include "src/plan/retention.h"
-#include "src/plan/stop.h"
 #include "src/plan/trace.h"
 
 namespace spillway::plan {
 
-// The events of each tile, in order. Once `stop` is true, they may be incomplete, and what is made
-// from them is no longer needed.
+// The events of each tile, in order.
 class EventsByTile {
  public:
-  explicit EventsByTile(const Trace& trace, Stop stop = {});
-  Stop stop() const { return stop_; }
+  explicit EventsByTile(const Trace& trace);
   std::span<const uint32_t> Of(TileIndex tile) const {
     return std::span(events_).subspan(first_[tile], first_[tile + 1] - first_[tile]);
   }
 
  private:
-  const Stop stop_;
   std::vector<uint32_t> events_, first_;
 };
 
@@ -45,8 +41,8 @@ Retention PinnedUses(const Trace& trace, const EventsByTile& events, const Reten
 Retention PooledUses(const Trace& trace, const EventsByTile& events);
 
 // Returns, by event, whether its tile has no bytes just before it, in a period that follows equal
-// periods. Once `stop` is true, the result is arbitrary.
-std::vector<bool> IsZeroBefore(const Trace& trace, Stop stop);
+// periods.
+std::vector<bool> IsZeroBefore(const Trace& trace);
 
 // Receives what happens to one tile over a period, in order. `event` is the event before, at or
 // after which it happens.

@@ -33,7 +33,6 @@ std::vector<Candidate> FindCandidates(const Retention& retention) {
   std::vector<Candidate> candidates;
   candidates.reserve(epochs.size());
   for (const Epoch& epoch : epochs) {
-    if (retention.stop) break;
     candidates.push_back({epoch});
     if (!epoch.dirty || epoch.num_gaps == 1) continue;
     ForGaps(retention, epoch, [&](uint32_t gap) {
@@ -41,7 +40,6 @@ std::vector<Candidate> FindCandidates(const Retention& retention) {
     });
   }
   for (Candidate& candidate : candidates) {
-    if (retention.stop) break;
     ForGaps(retention, candidate.epoch,
             [&](uint32_t gap) { candidate.length += GapLength(retention, gap); });
   }
@@ -68,9 +66,10 @@ bool RetainEpoch(const Retention& retention, const Epoch& epoch, RoomTree& room,
 // retains every candidate that still fits.
 class Planner {
  public:
-  Planner(const Retention& retention, uint64_t capacity)
+  Planner(const Retention& retention, uint64_t capacity, Stop stop)
       : retention_(retention),
         capacity_(capacity),
+        stop_(stop),
         room_(retention.use_bytes, capacity),
         candidates_(FindCandidates(retention)) {
     const Retained nothing(retention.uses.size());
@@ -95,16 +94,16 @@ class Planner {
     };
     std::vector<float> best_shares;
     for (uint32_t times = MostTimes(retention_); times >= kFewestTimes; times /= 2) {
-      shares = KeptShares(retention_, capacity_, times);
+      shares = KeptShares(retention_, capacity_, times, stop_);
       if (Try(share) || best_shares.empty()) best_shares = shares;
-      if (is_long || retention_.stop) break;
+      if (is_long || stop_) break;
     }
     shares = std::move(best_shares);
     // A gap that the relaxation retains in part can be retained or left, so random orders are
     // tried. The seed is fixed.
     std::minstd_rand dice(1);
     const size_t tries = std::min(kMaxTries, kMaxCandidatesTried / (candidates_.size() + 1));
-    for (size_t i = 0; i < tries && !retention_.stop; ++i) {
+    for (size_t i = 0; i < tries && !stop_; ++i) {
       const float spread = 1.0F / static_cast<float>(1 + i % 4);
       Try([&](const Candidate& candidate) {
         return share(candidate) + spread * std::generate_canonical<float, 16>(dice);
@@ -112,6 +111,7 @@ class Planner {
     }
     std::vector<Retained> ways;
     for (auto& [bytes, retained] : best_) {
+      if (stop_) break;
       EaseTierBelow(&retained);
       ways.push_back(std::move(retained));
     }
@@ -125,7 +125,7 @@ class Planner {
   void EaseTierBelow(Retained* retained) const {
     RoomTree room = room_;
     std::vector<std::pair<uint32_t, uint32_t>> gaps;
-    for (uint32_t gap = 0; gap < retained->size() && !retention_.stop; ++gap) {
+    for (uint32_t gap = 0; gap < retained->size(); ++gap) {
       const Use& use = retention_.uses[gap];
       if ((*retained)[gap]) {
         room.Add(use.end, retention_.GapEnd(gap), retention_.UseBytes(gap));
@@ -133,8 +133,8 @@ class Planner {
         gaps.emplace_back(GapLength(retention_, gap), gap);
       }
     }
-    Sort(&gaps, retention_.stop);
-    for (auto gap = gaps.rbegin(); gap != gaps.rend() && !retention_.stop; ++gap)  // longest first
+    std::sort(gaps.begin(), gaps.end());
+    for (auto gap = gaps.rbegin(); gap != gaps.rend(); ++gap)  // longest first
       RetainEpoch(retention_, Epoch{gap->second, 1, false}, room, *retained);
   }
 
@@ -170,13 +170,12 @@ class Planner {
     };
     std::vector<Rank> order;
     order.reserve(candidates_.size());
-    for (uint32_t i = 0; i < candidates_.size() && !retention_.stop; ++i)
+    for (uint32_t i = 0; i < candidates_.size(); ++i)
       order.push_back({worth(candidates_[i]) + First(candidates_[i]), candidates_[i].length, i});
-    Sort(&order, retention_.stop);
+    std::sort(order.begin(), order.end());
     Retained retained(retention_.uses.size());
     RoomTree room = room_;
     for (const Rank& rank : order) {
-      if (retention_.stop) break;
       RetainEpoch(retention_, candidates_[rank.candidate].epoch, room, retained);
     }
     const uint64_t bytes = Cost(retention_, retained);
@@ -188,6 +187,7 @@ class Planner {
 
   const Retention& retention_;
   const uint64_t capacity_;
+  const Stop stop_;
   const RoomTree room_;  // contains the uses alone
   std::vector<Candidate> candidates_;
   size_t most_ways_ = kMostWays;
@@ -196,13 +196,13 @@ class Planner {
 
 }  // namespace
 
-std::vector<Retained> WaysToRetain(const Retention& retention, uint64_t capacity) {
-  return Planner(retention, capacity).Run();
+std::vector<Retained> WaysToRetain(const Retention& retention, uint64_t capacity, Stop stop) {
+  return Planner(retention, capacity, stop).Run();
 }
 
 Retained RetainAll(const Retention& retention) {
   Retained retained(retention.uses.size());
-  for (uint32_t u = 0; u < retention.uses.size() && !retention.stop; ++u)
+  for (uint32_t u = 0; u < retention.uses.size(); ++u)
     retained[u] = retention.uses[u].kind == Use::Kind::kHold;
   return retained;
 }

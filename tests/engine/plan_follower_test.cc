@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <iostream>
 #include <optional>
 #include <random>
@@ -105,14 +104,6 @@ TEST(PlanFollower, WhatIsCleanLeavesBeforeAWriteThatBeganEarlierHasEnded) {
   carrier.Run();
   EXPECT_EQ(carrier.dropped().size(), 4u);
   EXPECT_EQ(carrier.events(), step.trace.events.size());
-}
-
-TEST(PlanFollower, ItsIndexIsNotBuiltOnceItIsStopped) {
-  const std::atomic<bool> stop = true;
-  const StepPlan step = FourTilesInTwoFrames();
-  EXPECT_TRUE(IndexOf(step, &stop).ops.empty());
-  EXPECT_EQ(IndexOf(step, {}).ops.size(), step.plan.ops.size());
-  const PlanFollower stopped(step, &stop);  // must not be used, but may be destroyed
 }
 
 StepPlan PlanWithin(uint64_t pinned_bytes, const plan::Trace& trace) {

@@ -190,7 +190,7 @@ TEST_F(StepPlannerTest, APlanThatThereWasNoMemoryForIsRequestedAgain) {
   EXPECT_EQ(Next().value_or(nullptr), nullptr);
   ASSERT_TRUE(service_.Wait().ok());
   ASSERT_TRUE(service_.Take().has_value());
-  ASSERT_TRUE(service_.Make([](const auto&) -> plan::Trace { throw std::bad_alloc(); }).ok());
+  ASSERT_TRUE(service_.Make([]() -> plan::Trace { throw std::bad_alloc(); }).ok());
   ASSERT_TRUE(service_.Wait().ok());
   EXPECT_TRUE(absl::IsUnavailable(Next().status()));
   EXPECT_EQ(Next().value_or(nullptr), nullptr);

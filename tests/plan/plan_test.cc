@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "src/plan/make_plan.h"
-#include "src/plan/pack.h"
 #include "src/plan/retention.h"
 #include "src/plan/simulate.h"
 #include "src/plan/stop.h"
@@ -24,8 +23,6 @@
 namespace spillway::plan {
 namespace {
 
-using testing::Each;
-using testing::ElementsAre;
 using testing::HasSubstr;
 
 // Returns a step that leases one tile after the other.
@@ -67,38 +64,28 @@ TEST(Plan, WhoStopsPlanningGetsNoPlan) {
   EXPECT_TRUE(absl::IsCancelled(MakePlan(trace, options).status()));
 }
 
-TEST(Plan, EveryStageEndsWithoutAResultOnceItIsStopped) {
-  const Trace trace = Scan(10, Tier::kDevice, Access::kReadWrite);
-  const std::atomic<bool> stop = true;
-  EXPECT_TRUE(absl::IsCancelled(Validate(trace, &stop)));
-  EventLog log;
-  log.push_back(trace.events[0]);
-  EXPECT_TRUE(log.Events(&stop).empty());
-  EXPECT_TRUE(DeviceUses(trace, EventsByTile(trace, &stop), 1).size_bytes.empty());
-
+// What is chosen after a stop is not used, so only the first way is tried, if at all.
+TEST(Plan, OnceItIsStoppedNoMoreOrdersAreTried) {
+  const Trace trace = Scan(10, Tier::kPinned, Access::kReadWrite);
   const EventsByTile events(trace);
-  Retention retention = DeviceUses(trace, events, 1);
-  retention.stop = &stop;
-  EXPECT_TRUE(AllEpochs(retention).empty());
-  EXPECT_THAT(RetainAll(retention), Each(false));
-  retention.reserved_frame[0] = 0;
-  EXPECT_EQ(retention.ReservedFrameBytes(), 0u);
-  Retained retained(retention.uses.size());
-  EXPECT_TRUE(absl::IsCancelled(Pack(retention, {.capacity = 1000}, &retained).status()));
-  std::vector<uint64_t> values;
-  EXPECT_FALSE(Fill(&values, 1, &stop));
-  EXPECT_TRUE(values.empty());
-  values = {2, 1};
-  Sort(&values, &stop);
-  EXPECT_THAT(values, ElementsAre(2, 1));
+  const Retention device = DeviceUses(trace, events, 1);
+  const Retention pinned = PinnedUses(trace, events, device, RetainAll(device), 1, true);
+  const std::atomic<bool> stop = true;
+  EXPECT_FALSE(WaysToRetain(pinned, 400).empty());
+  EXPECT_TRUE(WaysToRetain(pinned, 400, &stop).empty());
 }
 
-TEST(Plan, PiecesAreSortedTogether) {
-  std::vector<uint64_t> values(200'000);
-  for (size_t i = 0; i < values.size(); ++i) values[i] = i * 7919 % values.size();
-  Sort(&values, {});
-  EXPECT_TRUE(std::ranges::is_sorted(values));
-  EXPECT_EQ(values.back(), values.size() - 1);
+// A plan that is stopped between its phases returns no error of theirs.
+TEST(Plan, AStopWhileAWayIsChosenCancelsThePlan) {
+  static std::atomic<bool> stop = false;
+  PlanOptions options = Budgets(0, 400);
+  options.stop = &stop;
+  options.choose_retained = [](const Retention& retention, uint64_t, Stop) {
+    stop = true;
+    return std::vector<Retained>{Retained(retention.uses.size())};
+  };
+  const Trace trace = Scan(10, Tier::kPinned, Access::kReadWrite);
+  EXPECT_TRUE(absl::IsCancelled(MakePlan(trace, options).status()));
 }
 
 TEST(Plan, WhatIsWrittenWholeIsNotReadBefore) {

@@ -106,16 +106,16 @@ inline Retained RetainPrefix(const Retention& retention, uint64_t capacity) {
 inline ChooseRetained* FunctionOf(Policy policy) {
   static constexpr std::array<ChooseRetained*, kNumPolicies> kFunctions = {
       &WaysToRetain,
-      [](const Retention& retention, uint64_t capacity) {
+      [](const Retention& retention, uint64_t capacity, Stop) {
         return std::vector<Retained>{RetainByAge(retention, capacity, /*by_use=*/true)};
       },
-      [](const Retention& retention, uint64_t capacity) {
+      [](const Retention& retention, uint64_t capacity, Stop) {
         return std::vector<Retained>{RetainByAge(retention, capacity, /*by_use=*/false)};
       },
-      [](const Retention& retention, uint64_t capacity) {
+      [](const Retention& retention, uint64_t capacity, Stop) {
         return std::vector<Retained>{RetainPrefix(retention, capacity)};
       },
-      [](const Retention& retention, uint64_t /*capacity*/) {
+      [](const Retention& retention, uint64_t /*capacity*/, Stop) {
         return std::vector<Retained>{Retained(retention.uses.size())};
       },
   };

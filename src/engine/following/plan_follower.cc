@@ -10,10 +10,10 @@
 
 namespace spillway::engine {
 
-PlanFollower::PlanFollower(StepPlan step, plan::Stop stop)
+PlanFollower::PlanFollower(StepPlan step)
     : step_(std::move(step)),
-      tiles_(step_, stop),
-      ready_(step_, tiles_, stop),
+      tiles_(step_),
+      ready_(step_, tiles_),
       periods_(tiles_.index().num_moves) {}
 
 const plan::SecondsBound& PlanFollower::Bound() const {

@@ -35,9 +35,8 @@ class PlanFollower {
   // the first period and does not start again in later periods.
   using Count = PlanProgress::Count;
 
-  // Starts at the plan's begin. The cost grows with the plan. Once `stop` is true, the constructor
-  // returns soon, and the follower must not be used.
-  explicit PlanFollower(StepPlan step, plan::Stop stop = {});
+  // Starts at the plan's begin. The cost grows with the plan.
+  explicit PlanFollower(StepPlan step);
   PlanFollower(const PlanFollower&) = delete;
   PlanFollower& operator=(const PlanFollower&) = delete;
   // Returns to the plan's begin. The cost does not grow with the plan.

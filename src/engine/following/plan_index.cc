@@ -16,7 +16,7 @@ using plan::TraceEvent;
 
 }  // namespace
 
-PlanIndex IndexOf(const StepPlan& step, plan::Stop stop) {
+PlanIndex IndexOf(const StepPlan& step) {
   const std::vector<plan::Op>& ops = step.plan.ops;
   const std::vector<TraceEvent>& events = step.trace.events;
   const size_t num_tiles = step.trace.tiles.size();
@@ -29,34 +29,28 @@ PlanIndex IndexOf(const StepPlan& step, plan::Stop stop) {
     uint64_t& lowest = index.lowest_frame[static_cast<size_t>(tier)];
     lowest = std::min(lowest, offset);
   };
-  std::vector<uint32_t> uses_until, releases_until;  // by event
-  const bool is_filled = plan::Fill(&index.op_number, ops.size(), stop) &&
-                         plan::Fill(&index.ops, ops.size(), stop) &&
-                         plan::Fill(&index.need_uses, ops.size(), stop) &&
-                         plan::Fill(&index.need_releases, ops.size(), stop) &&
-                         plan::Fill(&index.first_waiting, ops.size() + 2, stop) &&
-                         plan::Fill(&index.event_number, events.size(), stop) &&
-                         plan::Fill(&uses_until, events.size(), stop) &&
-                         plan::Fill(&releases_until, events.size(), stop);
-  if (!is_filled) return index;
+  std::vector<uint32_t> uses_until(events.size()), releases_until(events.size());  // by event
+  index.op_number.resize(ops.size());
+  index.ops.resize(ops.size());
+  index.need_uses.resize(ops.size());
+  index.need_releases.resize(ops.size());
+  index.first_waiting.resize(ops.size() + 2);
+  index.event_number.resize(events.size());
   for (const plan::Op& op : ops) {
-    if (stop) return index;
     ++index.first_op[op.tile + 1];
     index.num_moves += plan::HasLink(op.kind) ? 1 : 0;
     add_frame(op.tile, op.tier, op.offset);
   }
   for (const plan::Place& place : step.plan.seam) {
-    if (stop) return index;
     add_frame(place.tile, place.tier, place.offset);
   }
   for (const TraceEvent& event : events) {
-    if (stop) return index;
     index.first_use[event.tile + 1] += IsUse(event) ? 1 : 0;
   }
   std::partial_sum(index.first_op.begin(), index.first_op.end(), index.first_op.begin());
   std::partial_sum(index.first_use.begin(), index.first_use.end(), index.first_use.begin());
-  plan::Fill(&index.use_event, index.first_use.back(), stop);
-  plan::Fill(&index.use_ops, index.first_use.back(), stop);
+  index.use_event.resize(index.first_use.back());
+  index.use_ops.resize(index.first_use.back());
 
   // Goes through events and operations in the plan's order.
   std::vector<uint32_t> uses_so_far(num_tiles), ops_so_far(num_tiles);
@@ -69,7 +63,6 @@ PlanIndex IndexOf(const StepPlan& step, plan::Stop stop) {
     }
   };
   for (uint32_t event = 0; event < events.size(); ++event) {
-    if (stop) return index;
     pass_ops(plan::AtEvent(event));
     const TileIndex tile = events[event].tile;
     if (IsUse(events[event])) {
@@ -86,7 +79,6 @@ PlanIndex IndexOf(const StepPlan& step, plan::Stop stop) {
   pass_ops(std::numeric_limits<uint64_t>::max());
 
   for (op = 0; op < ops.size(); ++op) {
-    if (stop) return index;
     if (ops[op].after != plan::kNever) {
       index.need_uses[op] = uses_until[ops[op].after & ~plan::kPeriodBefore];
       index.need_releases[op] = releases_until[ops[op].after & ~plan::kPeriodBefore];
@@ -96,8 +88,8 @@ PlanIndex IndexOf(const StepPlan& step, plan::Stop stop) {
   }
   std::partial_sum(index.first_waiting.begin(), index.first_waiting.end(),
                    index.first_waiting.begin());
-  plan::Fill(&index.waiting, index.first_waiting.back(), stop);
-  for (op = 0; op < ops.size() && !stop; ++op) {
+  index.waiting.resize(index.first_waiting.back());
+  for (op = 0; op < ops.size(); ++op) {
     for (const uint32_t wait : step.plan.WaitsOf(op))
       index.waiting[index.first_waiting[(wait & ~plan::kPeriodBefore) + 1]++] = op;
   }

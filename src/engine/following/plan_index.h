@@ -57,8 +57,8 @@ struct PlanIndex {
   }
 };
 
-// Builds the index. The result is incomplete if `stop` becomes true.
-PlanIndex IndexOf(const StepPlan& step, plan::Stop stop);
+// Builds the index.
+PlanIndex IndexOf(const StepPlan& step);
 
 }  // namespace spillway::engine
 

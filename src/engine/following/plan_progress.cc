@@ -9,12 +9,10 @@ namespace spillway::engine {
 using plan::TileIndex;
 using plan::TraceEvent;
 
-PlanProgress::PlanProgress(const StepPlan& step, plan::Stop stop)
-    : step_(step), index_(IndexOf(step, stop)) {
-  if (!plan::Fill(&tiles_, step.trace.tiles.size(), stop)) return;
+PlanProgress::PlanProgress(const StepPlan& step) : step_(step), index_(IndexOf(step)) {
+  tiles_.resize(step.trace.tiles.size());
   due_at_start_.resize(tiles_.size());
   for (TileIndex tile = 0; tile < tiles_.size(); ++tile) {
-    if (stop) return;
     due_at_start_[tile] = index_.NumOps(tile) > 0 && MayStart(NextOp(tile));
   }
   Restart();

@@ -25,9 +25,8 @@ class PlanProgress {
   // first one in the first period and does not start again in later periods.
   using Count = uint64_t;
 
-  // Starts at the plan's begin. `step` must outlive it. Once `stop` is true, the constructor
-  // returns soon, and the object must not be used.
-  PlanProgress(const StepPlan& step, plan::Stop stop);
+  // Starts at the plan's begin. `step` must outlive it.
+  explicit PlanProgress(const StepPlan& step);
   // Returns to the plan's begin. The cost does not grow with the plan.
   void Restart() { ++run_; }
   // The tiles of the step. A tile with another index was added since, and the plan does not contain

@@ -6,11 +6,10 @@
 
 namespace spillway::engine {
 
-ReadyOps::ReadyOps(const StepPlan& step, const PlanProgress& tiles, plan::Stop stop) : step_(step) {
+ReadyOps::ReadyOps(const StepPlan& step, const PlanProgress& tiles) : step_(step) {
   std::array<std::vector<uint32_t>, plan::kNumLinks> start;
   std::array<size_t, plan::kNumLinks> num_ops = {};
   for (uint32_t op = 0; op < step.plan.ops.size(); ++op) {
-    if (stop) return;
     const plan::Transfer kind = step.plan.ops[op].kind;
     const auto link = static_cast<size_t>(kind);
     if (plan::HasLink(kind)) ++num_ops[link];

@@ -27,7 +27,7 @@ class ReadyOps {
   using Count = PlanProgress::Count;
   // Begins with the operations of `tiles` that may start at the plan's begin. `step` must outlive
   // it.
-  ReadyOps(const StepPlan& step, const PlanProgress& tiles, plan::Stop stop);
+  ReadyOps(const StepPlan& step, const PlanProgress& tiles);
   // Returns to the plan's begin.
   void Restart();
 
