@@ -219,7 +219,9 @@ class SPILLWAY_EXPORT Engine {
   // holds, keeps its bytes and `reader` is not called; a different spec under its name is
   // InvalidArgument. `reader` runs on the calling thread and may call the engine, but must not
   // register its own tensor again or wait for another tensor's reader. Other calls do not find the
-  // tensor before it is filled. If the reader fails, the tensor is not registered.
+  // tensor before it is filled. If the reader fails, the tensor is not registered. The frames of
+  // tiles that rest in memory (EngineOptions::placement) are taken now, and other tiles make room
+  // for them; if leases that are held leave no room, the error is ResourceExhausted and names them.
   virtual absl::StatusOr<TensorId> Register(const TensorSpec& spec, const Reader& reader = {}) = 0;
   // Removes a tensor. Its bytes are void, its name is free, and its id is not used again. The next
   // commit does not hold the tensor. The last commit holds it until then, and snapshots that hold

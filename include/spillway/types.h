@@ -53,11 +53,11 @@ inline constexpr int kNumRoles = 5;
 // For each Role, the tier where its tiles rest: where a tile is while it is not leased and no lease
 // of it is near. If a role has none, the engine's policy decides where its tiles are.
 //
-//   kDevice  With its first lease a tile gets a reserved frame on the device, and it keeps that
-//            frame. When a lease in pinned memory ends, the bytes move back at once.
-//   kPinned  With its first lease a tile gets a reserved frame in pinned memory, and it keeps that
-//            frame. When a lease on the device ends, the bytes move back at once, and no copy stays
-//            on the device.
+//   kDevice  Register gives each tile a reserved frame on the device, which the tile keeps. When a
+//            lease in pinned memory ends, the bytes move back at once.
+//   kPinned  Register gives each tile a reserved frame in pinned memory, which the tile keeps. When
+//            a lease on the device ends, the bytes move back at once, and no copy stays on the
+//            device.
 //   kNvme    When a lease ends, the tile leaves memory at once. If it was modified, it is written
 //            to NVMe first. It is brought in ahead of its next use, as every tile is.
 //

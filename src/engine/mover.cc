@@ -55,6 +55,15 @@ TileIndex Mover::AddTile(uint64_t size_bytes, Role role, bool transient, bool st
   return tile;
 }
 
+absl::Status Mover::Reserve(TileIndex tile) {
+  if (!tiles_[tile].has_reserved_frame()) return absl::OkStatus();
+  const Entry entry(this);
+  SPILLWAY_RETURN_IF_ERROR(WaitForTurn());
+  CallerWaits::Request request(&waits_);
+  pager_.Reserve(request.ticket, tile);
+  return WaitFor(&request, TimelineEvent::kNoTile);
+}
+
 absl::StatusOr<Grant> Mover::Acquire(TileIndex tile, Tier tier, Access access, StreamId stream) {
   const bool may_enter = access == Access::kRead && !has_turn_.load(std::memory_order_relaxed);
   const auto offset = may_enter ? leases_.TryTake(tile, tier) : std::nullopt;

@@ -69,6 +69,10 @@ class Mover final : public PagerDriver {
   // See Pager::AddTile.
   TileIndex AddTile(uint64_t size_bytes, Role role, bool transient, bool stored, StorePlace place);
 
+  // Takes the frame of a new tile that rests in memory; does nothing for any other.
+  // ResourceExhausted: leases are in the way. Cancelled if interrupted.
+  absl::Status Reserve(TileIndex tile);
+
   absl::StatusOr<Grant> Acquire(TileIndex tile, Tier tier, Access access, StreamId stream);
   // Ends a lease. If `stream` is not null, the lease lasts until the work that was launched on it
   // so far has run.

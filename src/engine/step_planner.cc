@@ -128,20 +128,13 @@ void StepPlanner::Learn(uint64_t fingerprint) {
 
 // Has the step's plan made anew if the tiles are not as the plan assumes.
 void StepPlanner::Update(Known* step, const TilesNow& tiles) {
-  const bool is_made = step->plan != nullptr && step->plan_request == step->request;
-  const auto has_frame_there = [&](Tier tier) {
-    return !is_made || step->plan->tiles().index().HasFrameBelow(
-                           tier, tiles.reserved.end[static_cast<size_t>(tier)]);
-  };
-  const bool clashes = step->reserved.given_back != tiles.reserved.given_back ||
-                       (step->reserved.added != tiles.reserved.added &&
-                        (has_frame_there(Tier::kDevice) || has_frame_there(Tier::kPinned)));
-  const bool is_same = step->request != 0 && !clashes && step->all_fit == tiles.all_fit &&
+  const bool is_same = step->request != 0 && step->reserved_changes == tiles.reserved_changes &&
+                       step->all_fit == tiles.all_fit &&
                        !plan::TileBits::Differ(step->with_bytes, tiles.with_bytes, step->used);
   if (is_same) return;
   step->num_tiles = tiles_.size();
   step->with_bytes = tiles.with_bytes;
-  step->reserved = tiles.reserved;
+  step->reserved_changes = tiles.reserved_changes;
   step->all_fit = tiles.all_fit;
   step->request = 0;
 }

@@ -93,11 +93,8 @@ class StepPlanner {
   // another way.
   //
   // The plan is made anew if it assumes something else about the tiles that it uses (which of them
-  // have bytes), if not all tiles fit into pinned memory any more, or if a tile was added that will
-  // rest where the plan has a frame. That test compares two offsets. So a plan is also made anew if
-  // one of its frames begins below the end of a tier's reserved frames and none lies where the new
-  // tile will. If a reserved frame was given back, every plan is made anew, to use the room. The
-  // cost does not grow with the step's events, and grows by one bit per tile.
+  // have bytes), if not all tiles fit into pinned memory any more, or if a reserved frame was taken
+  // or given back. The cost does not grow with the step's events, and grows by one bit per tile.
   absl::StatusOr<std::shared_ptr<PlanFollower>> Next(const TilesNow& tiles);
   // Whether nothing was recorded since the last step's end.
   bool is_between_steps() const { return recorder_.num_events() == 0 && !is_too_long_; }
@@ -122,7 +119,7 @@ class StepPlanner {
     // The state of the tiles for which the plan is made: see TilesNow.
     TileIndex num_tiles = 0;
     plan::TileBits with_bytes;
-    ReservedFrames reserved;
+    uint64_t reserved_changes = 0;
     bool all_fit = false;
     // The number of the request for that plan, which is made, failed or being made; zero if the
     // plan was not requested.

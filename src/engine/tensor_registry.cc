@@ -119,7 +119,8 @@ absl::StatusOr<TensorId> TensorRegistry::Make(const TensorSpec& spec, const Fill
     base::MutexLock lock(&changes_mu_);
     Forget(id).IgnoreError();  // fails only for a leased tile, and no other caller has a lease
   };
-  filled = is_found || !fill ? absl::OkStatus() : Fill(id, fill);
+  filled = Reserve(id);
+  if (filled.ok() && !is_found && fill) filled = Fill(id, fill);
   SPILLWAY_RETURN_IF_ERROR(filled);
   tensors_[id.value].state = Tensor::State::kThere;
   return id;
@@ -186,6 +187,13 @@ TensorId TensorRegistry::AddTiles(const TensorSpec& spec, const StoredTensor& st
   const TensorId id{static_cast<uint32_t>(tensors_.size())};
   tensors_.emplace_back(spec, first_tile, stored.tensor);
   return id;
+}
+
+absl::Status TensorRegistry::Reserve(TensorId id) {
+  const auto num_tiles = static_cast<TileIndex>(Spec(id).num_tiles());
+  for (TileIndex tile = 0; tile < num_tiles; ++tile)
+    SPILLWAY_RETURN_IF_ERROR(mover_->Reserve(FirstTile(id) + tile));
+  return absl::OkStatus();
 }
 
 absl::Status TensorRegistry::Fill(TensorId id, const FillTile& fill) {

@@ -42,8 +42,8 @@ class TensorRegistry {
   // Returns the tensor with this spec: the one that is registered, the last commit's, or a new one.
   // `fill` fills the tiles of a new tensor; if it is null, they are zeros. Waits while another
   // thread registers the name. InvalidArgument: the spec is invalid, or differs from that of the
-  // tensor of this name. ResourceExhausted: the tensor does not fit where its role rests. If `fill`
-  // fails or throws, no tensor is left.
+  // tensor of this name. ResourceExhausted: the tensor does not fit where its role rests, or leases
+  // are in its way. If `fill` fails or throws, no tensor is left.
   absl::StatusOr<TensorId> Register(const TensorSpec& spec, const FillTile& fill);
   // Unregisters a tensor. Its id is void afterwards, and the next commit does not have the tensor.
   // FailedPrecondition: a tile of it is leased.
@@ -88,6 +88,8 @@ class TensorRegistry {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(changes_mu_);
   TensorId AddTiles(const TensorSpec& spec, const StoredTensor& stored)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(changes_mu_);
+  // Takes the frames of the tensor's tiles, if they rest in memory.
+  absl::Status Reserve(TensorId id);
   absl::Status Fill(TensorId id, const FillTile& fill);
   absl::Status Remove(TensorId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(changes_mu_);
   absl::Status Forget(TensorId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(changes_mu_);

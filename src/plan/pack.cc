@@ -43,12 +43,11 @@ class Packer {
         current_(retention.num_tiles(), kNone),
         in_use_(retention.num_tiles()) {}
 
-  // Occupies the reserved frames, which are in use all the time, and leaves the room at the bottom
-  // to those that are not taken yet.
+  // Occupies the reserved frames, which are in use all the time.
   absl::Status PlaceReservedFrames() {
     for (TileIndex tile = 0; tile < retention_.num_tiles(); ++tile) {
       const uint64_t reserved = retention_.reserved_frame[tile];
-      if (!retention_.has_reserved_frame(tile) || reserved == kReservedLater) continue;
+      if (!retention_.has_reserved_frame(tile)) continue;
       if (frames_.FirstFree(reserved, retention_.size_bytes[tile]) != reserved) {
         return absl::InvalidArgumentError(absl::StrCat("tile ", tile, " rests at ", reserved,
                                                        " of ", options_.capacity,
@@ -58,13 +57,6 @@ class Packer {
       in_use_[tile] = true;
       std::fill(offset_.begin() + retention_.first[tile],
                 offset_.begin() + retention_.first[tile + 1], reserved);
-    }
-    for (TileIndex tile = 0; tile < retention_.num_tiles(); ++tile) {
-      if (retention_.reserved_frame[tile] != kReservedLater) continue;
-      const uint64_t lowest = frames_.FirstFree(0, retention_.size_bytes[tile]);
-      if (lowest == kNowhere) continue;
-      frames_.Occupy(lowest, tile);
-      in_use_[tile] = true;
     }
     return absl::OkStatus();
   }

@@ -14,7 +14,7 @@
 
 namespace spillway::plan {
 
-inline constexpr uint64_t kNotReserved = ~uint64_t{0}, kReservedLater = kNotReserved - 1;
+inline constexpr uint64_t kNotReserved = ~uint64_t{0};
 
 // Each event has three positions: bytes come before it, it happens, and bytes leave after it.
 inline constexpr uint32_t kPositionsPerEvent = 3;
@@ -52,8 +52,7 @@ class Retention {
   std::vector<Use> uses;             // grouped by tile, in order of time
   std::vector<uint32_t> first;       // by tile: its first use; one more entry for the end
   // By tile: the offset of its reserved frame, or kNotReserved. Tiles with a reserved frame take no
-  // part in the question of what is retained. kReservedLater: the tile has no uses and no frame
-  // yet, and will take the lowest that is free.
+  // part in the question of what is retained.
   std::vector<uint64_t> reserved_frame;
   // By position: the bytes of tiles in use. Tiles that are only retained, or that have a reserved
   // frame, do not count. Finish computes it, and the most that there are at once.

@@ -60,20 +60,10 @@ class UseList {
 
 // Adds to a tier's uses what follows from where tiles rest. The last tier holds all tiles, so no
 // tile is away from it.
-void PlaceUses(const Trace& trace, const EventsByTile& events, Tier tier, bool is_last,
-               Retention* retention) {
-  const auto is_leased = [&](TileIndex tile) {
-    return std::ranges::any_of(events.Of(tile), [&](uint32_t event) {
-      return trace.events[event].kind == Kind::kAcquire;
-    });
-  };
+void PlaceUses(const Trace& trace, Tier tier, bool is_last, Retention* retention) {
   for (TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
     const TraceTile& of = trace.tiles[tile];
-    if (of.has_reserved_frame(tier)) {
-      retention->reserved_frame[tile] = of.reserved_frame->offset;
-    } else if (of.rest == tier && !of.reserved_frame && !is_last && !is_leased(tile)) {
-      retention->reserved_frame[tile] = kReservedLater;
-    }
+    if (of.has_reserved_frame(tier)) retention->reserved_frame[tile] = of.reserved_frame->offset;
   }
   if (is_last) return;
   for (Use& use : retention->uses) {
@@ -154,7 +144,7 @@ Retention LeasedUses(const Trace& trace, const EventsByTile& events, uint64_t fr
     if (cleaned_before_first && !uses.empty()) uses.last().cleaned = true;
     uses.EndTile();
   }
-  if (!zeros_are_free) PlaceUses(trace, events, Tier::kDevice, /*is_last=*/false, &retention);
+  if (!zeros_are_free) PlaceUses(trace, Tier::kDevice, /*is_last=*/false, &retention);
   retention.Finish();
   return retention;
 }
@@ -191,7 +181,7 @@ Retention PinnedUses(const Trace& trace, const EventsByTile& events, const Reten
     if (!has_store && events.Of(tile).empty()) uses.Hold(0, 0);
     uses.EndTile();
   }
-  PlaceUses(trace, events, Tier::kPinned, /*is_last=*/!has_store, &retention);
+  PlaceUses(trace, Tier::kPinned, /*is_last=*/!has_store, &retention);
   retention.Finish();
   return retention;
 }

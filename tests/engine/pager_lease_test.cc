@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdio>
 #include <optional>
@@ -55,33 +56,64 @@ void End(Pager& pager, TileIndex tile) {
   pager.OpenOrCloseCount(ended);
 }
 
-// A tile leaves such a frame before its next lease, so no reader may take that lease without the
-// pager.
-TEST(PagerLease, NobodyStaysWhereFramesOfARoleWillLie) {
-  PagerOptions options = PinnedOnly(4);
-  options.placement[static_cast<size_t>(Role::kMoment)] = Tier::kPinned;
-  Pager pager(options);
-  const TileIndex early = AddStored(pager), late = AddStored(pager);
-  for (int i = 0; i < 3; ++i) AddStored(pager);  // more tiles than frames: none has its own frame
-  ASSERT_TRUE(Lease(pager, early));
-  End(pager, early);
-  ASSERT_TRUE(Lease(pager, late));
-  ASSERT_TRUE(pager.leases().count(early, Tier::kPinned).is_open());
-  ASSERT_LT(std::max(pager.pages()[early].copy(Tier::kPinned).offset,
-                     pager.pages()[late].copy(Tier::kPinned).offset),
-            2 * kTileBytes);
-
-  for (int i = 0; i < 2; ++i) AddStored(pager, Role::kMoment);
-  EXPECT_FALSE(pager.leases().TryTake(early, Tier::kPinned));
-  End(pager, late);
-  EXPECT_FALSE(pager.leases().TryTake(late, Tier::kPinned));
-
-  for (const TileIndex tile : {early, late}) {
-    ASSERT_TRUE(Lease(pager, tile));
-    EXPECT_GE(pager.pages()[tile].copy(Tier::kPinned).offset, 2 * kTileBytes);
-    End(pager, tile);
-    EXPECT_TRUE(pager.leases().count(tile, Tier::kPinned).is_open());
+// Four tiles fill pinned memory. Returns the action that answers the request for the frame of a new
+// tile, once all transfers have ended.
+class FrameOfANewTile : public testing::Test {
+ protected:
+  FrameOfANewTile() : pager_(Options()) {
+    for (TileIndex tile = 0; tile < 8; ++tile) AddStored(pager_);
+    for (TileIndex tile = 0; tile < 4; ++tile) {
+      EXPECT_TRUE(Lease(pager_, tile));
+      at_[pager_.pages()[tile].copy(Tier::kPinned).offset / kTileBytes] = tile;
+    }
   }
+  static PagerOptions Options() {
+    PagerOptions options = PinnedOnly(4);
+    options.placement[static_cast<size_t>(Role::kMoment)] = Tier::kPinned;
+    return options;
+  }
+  // Ends the lease of the tile whose frame is the n-th of the arena.
+  void EndLeaseAt(size_t n) { End(pager_, at_.at(n)); }
+  Action Reserve() {
+    const TileIndex tile = AddStored(pager_, Role::kMoment);
+    pager_.Reserve(kTicket, tile);
+    const std::vector<Action> actions = pager_.TakeActions();
+    EXPECT_EQ(actions.size(), 1u);
+    return actions.empty() ? Action{} : actions[0];
+  }
+  uint64_t OffsetOf(const Action& grant) const {
+    return pager_.pages()[grant.tile].copy(Tier::kPinned).offset;
+  }
+
+  Pager pager_;
+  std::array<TileIndex, 4> at_ = {};
+};
+
+TEST_F(FrameOfANewTile, IsTheLowestThatCanBeEmptied) {
+  for (size_t n = 0; n < 4; ++n) EndLeaseAt(n);
+  for (uint64_t n = 0; n < 3; ++n) {
+    const Action action = Reserve();
+    ASSERT_EQ(action.kind, Action::Kind::kGrant) << action.status;
+    EXPECT_EQ(OffsetOf(action), n * kTileBytes);
+    EXPECT_EQ(pager_.pages().tiles()[action.tile].reserved_frame, n * kTileBytes);
+  }
+}
+
+TEST_F(FrameOfANewTile, LiesAboveLeasesThatAreInTheWay) {
+  EndLeaseAt(2);
+  const Action action = Reserve();
+  ASSERT_EQ(action.kind, Action::Kind::kGrant) << action.status;
+  EXPECT_EQ(OffsetOf(action), 2 * kTileBytes);
+  EndLeaseAt(0);
+  EXPECT_EQ(OffsetOf(Reserve()), 0u) << "there is no room above, and by now there is below";
+}
+
+TEST_F(FrameOfANewTile, IsRefusedWhereLeasesLeaveNoRoom) {
+  const Action action = Reserve();
+  ASSERT_EQ(action.kind, Action::Kind::kFail);
+  EXPECT_TRUE(absl::IsResourceExhausted(action.status)) << action.status;
+  EXPECT_NE(action.status.message().find("leases in the way: tile 0"), std::string::npos)
+      << action.status;
 }
 
 // A caller waits until streams end their use of all tiles. While the pager weighs these tiles for

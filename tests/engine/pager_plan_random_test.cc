@@ -44,6 +44,7 @@ class PlannedSimulation : public PagerSimulation {
       if (setup_.has_store && Chance(0.1)) Commit();
       if (Chance(0.05)) pager_.plan().Abandon(/*deviated=*/false);
       if (Chance(0.1)) AddTile();
+      Pump();
       if (Chance(0.1)) ForgetSomeTile();
     }
     Drain();
@@ -151,13 +152,6 @@ class PlannedSimulation : public PagerSimulation {
         --left;
       }
     }
-    // A step that was recorded has leased all its tiles, so they have their reserved frames.
-    const bool has_reserved_frame =
-        std::all_of(trace.events.begin(), trace.events.end(), [&](const auto& e) {
-          const plan::TraceTile& tile = trace.tiles[e.tile];
-          return !tile.rest || *tile.rest == Tier::kNvme || tile.reserved_frame;
-        });
-    if (!has_reserved_frame) return;
     plan::PlanOptions options{
         .device_bytes = setup_.device_units * kUnit,
         .pinned_bytes = setup_.pinned_units * kUnit,
@@ -213,7 +207,7 @@ class PlannedSimulation : public PagerSimulation {
   }
 
   bool IsOver() const {
-    return requests_.empty() &&
+    return requests_.empty() && !registering_ &&
            std::all_of(callers_.begin(), callers_.end(),
                        [](const Caller& caller) { return caller.next == caller.program.size(); });
   }
@@ -293,6 +287,8 @@ class PlannedSimulation : public PagerSimulation {
         std::any_of(held_.begin(), held_.end(), [](const Held& held) { return held.draining; });
     if (!transfers_.empty() || drains || !untold_.empty() || !discarded_.empty() || runs_again_)
       return;
+    const bool is_held = !held_.empty() || !requests_.empty();
+    ASSERT_TRUE(!registering_ || is_held) << "a new tile waits for nothing";
     for (const auto& [ticket, request] : requests_) {
       const auto conflicts = [&](const Held& held) {
         return held.tile == request.tile && (Writes(held.access) || Writes(request.access));

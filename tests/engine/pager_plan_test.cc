@@ -224,16 +224,16 @@ TEST(PagerPlan, WhatMakesWayBeginsToLeaveAtOnce) {
   EXPECT_EQ(granted, 3u);
 }
 
-TEST(PagerPlan, ANewTileEndsAPlanThatHasAFrameWhereTheTileWillRest) {
+TEST(PagerPlan, ANewTileThatRestsInMemoryEndsAPlan) {
   PagerOptions options = WithStore(kTileBytes, 4 * kTileBytes);
-  options.placement[static_cast<size_t>(Role::kMoment)] = Tier::kDevice;
+  options.placement[static_cast<size_t>(Role::kMoment)] = Tier::kNvme;
   options.placement[static_cast<size_t>(Role::kGradient)] = Tier::kPinned;
   Pager pager(options);
   for (int i = 0; i < 2; ++i) pager.AddTile(kTileBytes, Role::kParameter, false, true);
   pager.plan().Follow(FollowerOf(LeasesInTurn(2, kTileBytes, Tier::kPinned, {{0}, {1}}),
                                  {.device_bytes = kTileBytes, .pinned_bytes = 4 * kTileBytes}));
   pager.AddTile(kTileBytes, Role::kMoment, false, false);
-  EXPECT_TRUE(pager.plan().is_followed()) << "the plan has no frame on the device";
+  EXPECT_TRUE(pager.plan().is_followed());
   pager.AddTile(kTileBytes, Role::kGradient, false, false);
   EXPECT_FALSE(pager.plan().is_followed());
   EXPECT_EQ(pager.pages().stats().plan.deviations, 0u);

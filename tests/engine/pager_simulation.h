@@ -57,11 +57,9 @@ class PagerSimulation {
     pinned_.resize(setup.pinned_units);
     for (int i = 0; i < setup.num_tiles; ++i) {
       const uint64_t units = 1 + random_() % setup.max_tile_units;
-      roles_.push_back(static_cast<Role>(random_() % kNumRoles));
-      pager_.AddTile(units * kUnit - random_() % kUnit, roles_.back(), i % 4 == 3, false);
-      units_.push_back(units);
-      truth_.push_back(0);
-      nvme_.push_back(std::nullopt);
+      const auto role = static_cast<Role>(random_() % kNumRoles);
+      Register(units * kUnit - random_() % kUnit, role);
+      Pump();
     }
   }
 
@@ -101,6 +99,10 @@ class PagerSimulation {
     Access access;
     StreamId stream;
   };
+  struct NewTile {
+    uint64_t units;
+    Role role;
+  };
 
   static PagerOptions Options(const SimulationSetup& setup) {
     PagerOptions options;
@@ -125,7 +127,8 @@ class PagerSimulation {
     if (Chance(0.7)) TellOfTaken();
     if (setup_.restores && saved_truth_ && Chance(0.02)) Restore();
     if (setup_.withdraws && Chance(0.05)) WithdrawSome();
-    if (setup_.adds_tiles && Chance(0.02)) AddTile();
+    if (setup_.adds_tiles && Chance(0.02) && !flushing_) AddTile();
+    if (gone_.count(tile) > 0) return;
     switch (random_() % 8) {
       case 0:
       case 1:
@@ -152,7 +155,8 @@ class PagerSimulation {
         }
         break;
       case 6:
-        if (setup_.has_store && held_.empty() && requests_.empty() && !flushing_ && Chance(0.2)) {
+        if (setup_.has_store && held_.empty() && requests_.empty() && !flushing_ && !registering_ &&
+            Chance(0.2)) {
           flushing_ = flushed_ = true;
           pager_.Commit(flush_ticket_);
         }
@@ -163,17 +167,30 @@ class PagerSimulation {
 
   static bool IsTransient(TileIndex tile) { return tile % 4 == 3; }
 
-  // Registers a tile, unless it may not rest where its role does or there are many.
+  // Registers a tile, unless it may not rest where its role does, another is being registered, or
+  // there are many.
   void AddTile() {
-    if (truth_.size() > 40) return;
+    if (truth_.size() > 40 || registering_) return;
     const uint64_t units = 1 + random_() % setup_.max_tile_units;
     const auto role = static_cast<Role>(random_() % kNumRoles);
-    if (!HasRestingRoom(role, units)) return;
-    roles_.push_back(role);
-    pager_.AddTile(units * kUnit, role, IsTransient(static_cast<TileIndex>(truth_.size())), false);
-    units_.push_back(units);
+    if (HasRestingRoom(role, units)) Register(units * kUnit, role);
+  }
+
+  // A tile that rests in memory is not used before it has its frame there.
+  void Register(uint64_t size_bytes, Role role) {
+    const auto tile = static_cast<TileIndex>(truth_.size());
+    registering_ = {.units = (size_bytes + kUnit - 1) / kUnit, .role = role};
+    ASSERT_EQ(pager_.AddTile(size_bytes, role, IsTransient(tile), false), tile);
+    if (!pager_.pages()[tile].tile->has_reserved_frame()) return Registered();
+    pager_.Reserve(register_ticket_, tile);
+  }
+
+  void Registered() {
+    roles_.push_back(registering_->role);
+    units_.push_back(registering_->units);
     truth_.push_back(0);
     nvme_.push_back(std::nullopt);
+    registering_.reset();
   }
 
   // Whether a tile of the role may be registered: beside all tiles that rest where it would, the
@@ -418,6 +435,7 @@ class PagerSimulation {
   }
 
   void OnGrant(const Action& action) {
+    if (action.ticket == register_ticket_) return Registered();
     if (action.ticket == flush_ticket_) {
       flushing_ = false;
       for (TileIndex tile = 0; tile < truth_.size(); ++tile) {
@@ -452,6 +470,13 @@ class PagerSimulation {
 
   void OnFail(const Action& action) {
     const bool was_withdrawn = withdrawn_.erase(action.ticket) > 0;
+    if (action.ticket == register_ticket_) {
+      ASSERT_TRUE(setup_.failure_rate > 0 || absl::IsResourceExhausted(action.status))
+          << action.status;
+      gone_.insert(action.tile);
+      ASSERT_TRUE(pager_.Forget(action.tile, 1).ok());
+      return Registered();
+    }
     if (action.ticket == flush_ticket_) {
       flushing_ = false;
       const bool is_split = setup_.splits && absl::IsResourceExhausted(action.status);
@@ -487,10 +512,12 @@ class PagerSimulation {
   // Ends all leases and transfers. No request may be left.
   void Drain() {
     for (int round = 0; round < 10000 && !testing::Test::HasFatalFailure(); ++round) {
-      if (requests_.empty() && transfers_.empty() && held_.empty() && !flushing_)
+      if (requests_.empty() && transfers_.empty() && held_.empty() && !flushing_ && !registering_)
         return CheckRest();
       const bool stuck = transfers_.empty() && held_.empty() && !runs_again_;
-      ASSERT_FALSE(stuck) << requests_.size() << " requests wait for nothing: deadlock";
+      ASSERT_FALSE(stuck) << requests_.size() << " requests"
+                          << (registering_ ? " and a new tile" : "")
+                          << " wait for nothing: deadlock";
       EndSomeTransfer();
       Pump();
       EndSomeLease();
@@ -520,9 +547,10 @@ class PagerSimulation {
   std::optional<Pager::LeaseEnd> ended_;            // the lease that has just ended
   Pager::LeaseEnd last_end_;       // the end that was last passed to OpenOrCloseCount
   std::set<TileIndex> discarded_;  // discards that wait until leases have ended
+  std::optional<NewTile> registering_;
   std::map<Ticket, Request> requests_;
   Ticket ticket_ = 100;
-  static constexpr Ticket flush_ticket_ = 1;
+  static constexpr Ticket flush_ticket_ = 1, register_ticket_ = 2;
   bool flushing_ = false;
   bool flushed_ = false;  // ever; a tile that a commit wrote may have a copy in pinned memory
   uint64_t value_ = 0;

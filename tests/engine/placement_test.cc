@@ -396,50 +396,45 @@ TEST_P(Placed, RoomBetweenFramesThatStayIsUsed) {
   Pass(gradient, Tier::kPinned, Access::kRead, 18, 18);
 }
 
-// The frame of a leased tile straddles the end of the range that is left to a tile that will stay.
-// The room beside it is leased, so it is leased where it lies.
-TEST_P(Placed, ATileWithNoOtherRoomStaysInTheWay) {
-  pinned_bytes_ = 6 * kTileBytes;
-  Open(Place(Role::kMoment, Tier::kPinned));
-  const TensorId gradient = Register(Role::kGradient, 6, false, 2 * kTileBytes);
-  for (uint64_t tile = 0; tile < 3; ++tile) {
-    const auto lease = engine_->AcquireHost({gradient, tile}, Access::kReadWrite);
-    ASSERT_TRUE(lease.ok()) << lease.status();
-    lease->as<uint32_t>()[0] = 7;
-  }
-  ASSERT_TRUE(engine_->Commit("1").ok());  // nothing is being written after it
-  Register(Role::kMoment, 1, false, 3 * kTileBytes);
-  const auto held = engine_->AcquireHost({gradient, 2}, Access::kRead);
-  ASSERT_TRUE(held.ok()) << held.status();
-  const auto lease = engine_->AcquireHost({gradient, 1}, Access::kRead);
-  ASSERT_TRUE(lease.ok()) << lease.status();
-  EXPECT_EQ(lease->as<uint32_t>()[0], 7u);
+TEST_P(Placed, WhatRestsInMemoryHasItsFramesOnceItIsRegistered) {
+  Placement placement = Place(Role::kMoment, Tier::kPinned);
+  placement[static_cast<size_t>(Role::kParameter)] = Tier::kDevice;
+  Open(placement);
+  Register(Role::kMoment);
+  EXPECT_EQ(Room(Role::kMoment, Tier::kPinned).now_bytes, kAll);
+  Register(Role::kParameter);
+  EXPECT_EQ(Room(Role::kParameter, Tier::kDevice).now_bytes, kAll);
+  EXPECT_EQ(Room(Role::kParameter, Tier::kPinned).now_bytes, 0u);
 }
 
-// Tiles lie between reserved frames, all of which are taken. Then one more will stay: a reader of
-// such a tile makes way for it.
-TEST_P(Placed, ReadersLeaveTheRoomBetweenFramesToATileThatComesLater) {
+// Modified tiles fill pinned memory. Those without a lease make room, and lose nothing.
+TEST_P(Placed, TilesInTheWayOfANewTensorLeaveUnlessTheyAreLeased) {
   pinned_bytes_ = 4 * kTileBytes;
   Open(Place(Role::kMoment, Tier::kPinned));
-  const TensorId gradient = Register(Role::kGradient, 6);
-  const auto moment = [this](const char* name, int64_t rows) {
-    return *engine_->Register(
-        {.name = name, .shape = {rows, kTileBytes / 4}, .role = Role::kMoment, .tile_rows = rows});
+  const TensorId gradient = Register(Role::kGradient, 4);
+  Pass(gradient, Tier::kPinned, Access::kReadWrite, 0, 7);
+  const auto moment = [this] {
+    return engine_->Register(
+        {.name = "m", .shape = {2, kTileBytes / 4}, .role = Role::kMoment, .tile_rows = 1});
   };
   {
-    const auto first = engine_->AcquireHost({gradient, 0}, Access::kReadWrite);
-    const auto second = engine_->AcquireHost({gradient, 1}, Access::kReadWrite);
-    ASSERT_TRUE(first.ok() && second.ok());
-    ASSERT_TRUE(engine_->AcquireHost({moment("a", 1), 0}, Access::kReadWrite).ok());
+    const auto first = engine_->AcquireHost({gradient, 1}, Access::kRead);
+    const auto second = engine_->AcquireHost({gradient, 2}, Access::kRead);
+    const auto third = engine_->AcquireHost({gradient, 3}, Access::kRead);
+    ASSERT_TRUE(first.ok() && second.ok() && third.ok());
+    const absl::Status refused = moment().status();
+    ASSERT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+    for (const char* part : {"tensor 'm' tile 1 needs 64.0 KiB", "leases in the way",
+                             "tensor 'gradient' tile 2", "release leases or raise pinned_bytes"}) {
+      EXPECT_THAT(std::string(refused.message()), HasSubstr(part));
+    }
+    EXPECT_TRUE(absl::IsNotFound(engine_->Find("m").status()));
+    EXPECT_EQ(Room(Role::kMoment, Tier::kPinned).now_bytes, 0u);
   }
-  ASSERT_TRUE(engine_->Commit("1").ok());  // nothing is being written after it
-  for (uint64_t tile = 0; tile < 2; ++tile)
-    ASSERT_TRUE(engine_->AcquireHost({gradient, tile}, Access::kRead).ok());
-  const TensorId b = moment("b", 2);
-  const auto held = engine_->AcquireHost({gradient, 0}, Access::kRead);
-  ASSERT_TRUE(held.ok()) << held.status();
-  const auto lease = engine_->AcquireHost({b, 0}, Access::kReadWrite);
-  EXPECT_TRUE(lease.ok()) << lease.status();
+  const auto made = moment();
+  ASSERT_TRUE(made.ok()) << made.status();
+  Pass(*made, Tier::kPinned, Access::kReadWrite, 0, 1);
+  Pass(gradient, Tier::kPinned, Access::kRead, 7, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, Placed,

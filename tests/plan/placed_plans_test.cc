@@ -122,20 +122,6 @@ TEST(Placement, OtherTilesHaveWhatRoomIsLeft) {
   EXPECT_EQ(Planned(trace, Budgets(0, 650)).bytes.nvme(), 500u);
 }
 
-// Two tiles rest in pinned memory, have no frames there yet, and are not leased by the step, which
-// discards one of them.
-TEST_P(Placed, TheLowestRoomIsLeftToTilesThatHaveNoFrameYet) {
-  Trace trace = Scan(6, Tier::kPinned, Access::kReadWrite);
-  for (int i = 0; i < 2; ++i)
-    trace.tiles.push_back({.size_bytes = kTileBytes, .transient = true, .rest = Tier::kPinned});
-  trace.events.push_back({.tile = 7, .kind = TraceEvent::Kind::kDiscard});
-  const Plan plan = Planned(trace, Budgets(0, 600, GetParam()));
-  for (const Op& op : plan.ops) EXPECT_GE(op.offset, 2 * kTileBytes);
-  for (const Place& place : plan.seam) EXPECT_GE(place.offset, 2 * kTileBytes);
-  EXPECT_EQ(MakePlan(trace, Budgets(0, 200, GetParam())).status().code(),
-            absl::StatusCode::kResourceExhausted);
-}
-
 // A weight: the CPU writes it, the device reads it twice.
 TEST_P(Placed, OnTheDeviceWhatTheCpuWroteComesAtOnceAndStays) {
   Trace trace = Leases(2, {{0, Tier::kPinned, Access::kDiscard},

@@ -24,11 +24,6 @@ PlanIndex IndexOf(const StepPlan& step) {
   index.first_op.resize(num_tiles + 1);
   index.first_use.resize(num_tiles + 1);
   index.releases.resize(num_tiles);
-  const auto add_frame = [&](TileIndex tile, Tier tier, uint64_t offset) {
-    if (step.trace.tiles[tile].has_reserved_frame(tier)) return;
-    uint64_t& lowest = index.lowest_frame[static_cast<size_t>(tier)];
-    lowest = std::min(lowest, offset);
-  };
   std::vector<uint32_t> uses_until(events.size()), releases_until(events.size());  // by event
   index.op_number.resize(ops.size());
   index.ops.resize(ops.size());
@@ -39,10 +34,6 @@ PlanIndex IndexOf(const StepPlan& step) {
   for (const plan::Op& op : ops) {
     ++index.first_op[op.tile + 1];
     index.num_moves += plan::HasLink(op.kind) ? 1 : 0;
-    add_frame(op.tile, op.tier, op.offset);
-  }
-  for (const plan::Place& place : step.plan.seam) {
-    add_frame(place.tile, place.tier, place.offset);
   }
   for (const TraceEvent& event : events) {
     index.first_use[event.tile + 1] += IsUse(event) ? 1 : 0;

@@ -6,7 +6,6 @@
 #ifndef SPILLWAY_ENGINE_FOLLOWING_PLAN_INDEX_H_
 #define SPILLWAY_ENGINE_FOLLOWING_PLAN_INDEX_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -28,8 +27,6 @@ struct PlanIndex {
   std::vector<uint32_t> first_waiting, waiting;  // by operation: which ones wait for its end
   std::vector<uint32_t> event_number;  // by event: its number among its tile's uses or releases
   uint64_t num_moves = 0;              // operations that a link carries
-  // By tier: the offset of the lowest frame that is not reserved, ~0 if there is none.
-  std::array<uint64_t, 2> lowest_frame = {~uint64_t{0}, ~uint64_t{0}};
 
   uint64_t NumOps(plan::TileIndex tile) const { return first_op[tile + 1] - first_op[tile]; }
   uint64_t NumUses(plan::TileIndex tile) const { return first_use[tile + 1] - first_use[tile]; }
@@ -46,10 +43,6 @@ struct PlanIndex {
   // The use's index in `use_event` and `use_ops`.
   uint64_t InPeriod(plan::TileIndex tile, uint64_t use) const {
     return first_use[tile] + use % NumUses(tile);
-  }
-  // Whether the plan has a frame that is not reserved and begins below `end`.
-  bool HasFrameBelow(Tier tier, uint64_t end) const {
-    return lowest_frame[static_cast<size_t>(tier)] < end;
   }
   // The operations that wait for this one's end.
   std::span<const uint32_t> WaitingFor(uint64_t op) const {

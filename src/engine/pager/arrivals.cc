@@ -10,17 +10,10 @@ namespace spillway::engine {
 
 Outcome Arrivals::AdvanceAcquire(Job& job) {
   if (!job.failure.ok()) return Fail(job, job.failure);
+  if (job.reserves) return Reserve(job);
   if (job.use && !job.pulled) return AdvancePlanned(job);
   Page& page = pages_[job.tile];
   Copy& target = page.copy(job.tier);
-  const bool makes_way =
-      job.tier == Tier::kPinned && !job.made_way && pages_.IsInReservedRange(job.tile) &&
-      !target.leaving && !page.is_moving() && pages_.failures().MayWriteUnasked() &&
-      !plan_.LiesAsPlanned(job.tile, job.tier) && room_.IsFor(job.tile, job.tier, job.position);
-  if (makes_way && pages_.leases().Close(job.tile, Tier::kPinned)) {
-    job.made_way = true;
-    room_.StartEvict(job.tile, Tier::kPinned);
-  }
   // A tile that is on its way to its resting place on NVMe is not leased in either tier.
   const bool is_leaving =
       target.leaving || (page.copy(Other(job.tier)).leaving && page.tile->rest == Tier::kNvme);
@@ -29,11 +22,7 @@ Outcome Arrivals::AdvanceAcquire(Job& job) {
     room_.ReleaseHeld(job);
     return Outcome::kWaiting;
   }
-  absl::Status why;
-  // Room is taken on the device before it is taken in pinned memory.
-  Room::Answer room =
-      job.tier == Tier::kPinned ? room_.EnsureReservedFrame(job, &why) : Room::Answer::kReady;
-  if (room == Room::Answer::kReady && target.is_ready()) {
+  if (target.is_ready()) {
     if (Writes(job.access) && page.is_moving()) return Outcome::kWaiting;
     return Grant(job, /*after_copy=*/false);
   }
@@ -41,13 +30,21 @@ Outcome Arrivals::AdvanceAcquire(Job& job) {
   const bool arrives = page.transfer == Transfer::kCopyIn && job.tier == Tier::kDevice;
   if (arrives && job.stream != kNoStream) return Grant(job, /*after_copy=*/true);
   if (page.is_moving()) return Outcome::kWaiting;
-  if (room == Room::Answer::kReady && job.access != Access::kDiscard) return Fill(job);
-  if (room == Room::Answer::kReady) room = room_.EnsureFrame(job, job.tier, job.position, &why);
-  if (room == Room::Answer::kReady && job.tier == Tier::kDevice)
-    room = room_.EnsureReservedFrame(job, &why);
+  if (job.access != Access::kDiscard) return Fill(job);
+  absl::Status why;
+  const Room::Answer room = room_.EnsureFrame(job, job.tier, job.position, &why);
   if (room != Room::Answer::kReady) return FailOrWait(job, room, why);
   target.SetReady();
   return Grant(job, /*after_copy=*/false);
+}
+
+Outcome Arrivals::Reserve(Job& job) {
+  absl::Status why;
+  const Room::Answer room = room_.EnsureFrame(job, job.tier, job.position, &why);
+  if (room != Room::Answer::kReady) return FailOrWait(job, room, why);
+  pages_.actions().push_back(
+      {.kind = Action::Kind::kGrant, .tile = job.tile, .ticket = job.ticket});
+  return Outcome::kDone;
 }
 
 Outcome Arrivals::AdvancePlanned(Job& job) {

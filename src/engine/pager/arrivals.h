@@ -43,6 +43,7 @@ class Arrivals {
   Outcome TakeRoomAhead(Job& job);
   Outcome Fill(Job& job);
   Outcome FailOrWait(Job& job, Room::Answer answer, const absl::Status& why);
+  Outcome Reserve(Job& job);
   Outcome Grant(Job& job, bool after_copy);
 
   PageTable& pages_;

@@ -100,7 +100,7 @@ void Flush::MarkWritten(TileIndex tile) {
 }
 
 void Flush::StartWriteBehind() {
-  if (pages_.resting().AllFit() || !pages_.failures().MayWriteUnasked() || is_active()) return;
+  if (pages_.AllFit() || !pages_.failures().MayWriteUnasked() || is_active()) return;
   if (transfers_.small_leaves()) TakeWritten(small_written_, kSmallTogether);
   const ArenaMap& pinned = pages_.arena(Tier::kPinned);
   if (pinned.used_bytes() < pinned.size_bytes() / 2) return;

@@ -37,7 +37,7 @@ struct Job {
   absl::Status failure;                    // of its transfer, or of the claim that it waited for
   std::optional<PlanFollower::Count> use;  // kAcquire: which of the tile's uses in the plan
   bool pulled = false;                     // kAcquire: is served on demand, not by the plan
-  bool made_way = false;  // kAcquire: its tile has left the range for reserved frames once
+  bool reserves = false;  // kAcquire: takes the tile's reserved frame, and no lease
 };
 
 // The result of advancing a job.

@@ -24,7 +24,7 @@ bool Page::MayForget(Tier tier) const {
 PageTable::PageTable(PagerOptions options)
     : options_(std::move(options)),
       arenas_{ArenaMap(options_.device_bytes), ArenaMap(options_.pinned_bytes)},
-      resting_(options_.pinned_bytes) {}
+      own_begin_(arena(Tier::kPinned).size_bytes()) {}
 
 TileIndex PageTable::AddTile(uint64_t size_bytes, Role role, bool transient, bool stored,
                              StorePlace place) {
@@ -39,10 +39,8 @@ TileIndex PageTable::AddTile(uint64_t size_bytes, Role role, bool transient, boo
   is.transient = transient;
   is.is_small = size_bytes <= options_.small_bytes;
   is.place = place;
-  const uint64_t shut_until = ShutUntil();
-  resting_.Add(tile, &is);
-  if (is.rest == Tier::kPinned) ShutReservedRange(shut_until);
-  if (is.has_reserved_frame()) reserved_.Add(*is.rest, resting_.reserved_bytes(*is.rest));
+  frames_bytes_ += is.frame_bytes();
+  if (HasOwnPlace(is)) is.own_place = own_begin_ -= is.frame_bytes();
   if (stored) {
     SetZero(tile, false);
     SetStored(tile, true);
@@ -51,29 +49,6 @@ TileIndex PageTable::AddTile(uint64_t size_bytes, Role role, bool transient, boo
 }
 
 // --- Queries ---
-
-bool PageTable::IsInReservedRange(TileIndex tile) const {
-  const Page& page = pages_[tile];
-  const Copy& held = page.copy(Tier::kPinned);
-  return held.is_ready() && held.offset < resting_.avoided_bytes(Tier::kPinned) &&
-         !page.tile->rest && options_.has_store;
-}
-
-// The end of the range of pinned memory in which copies that are in the way of reserved frames have
-// closed counts, or in which there are none: between reserved frames that are all taken and end in
-// their range, nothing else lies.
-uint64_t PageTable::ShutUntil() const {
-  const uint64_t reserved_bytes = resting_.reserved_bytes(Tier::kPinned);
-  const bool has_gaps = reserved_.end[At(Tier::kPinned)] > reserved_bytes;
-  return has_gaps ? resting_.avoided_bytes(Tier::kPinned) : reserved_bytes;
-}
-
-// Closes the counts of copies that lie in the range for reserved frames from `from` on.
-void PageTable::ShutReservedRange(uint64_t from) {
-  const uint64_t until = resting_.reserved_bytes(Tier::kPinned);
-  for (const TileIndex tile : arena(Tier::kPinned).TilesIn(from, until))
-    if (IsInReservedRange(tile)) (void)leases_.Close(tile, Tier::kPinned);
-}
 
 bool PageTable::CanLease(const Job& job) {
   const Page& page = pages_[job.tile];
@@ -93,9 +68,8 @@ void PageTable::HoldFrame(TileIndex tile, Tier tier, uint64_t offset, const Job*
   copy.holder = holder;
   Count(tile, tier, true);
   if (!pages_[tile].is_reserved(tier)) return;
-  if (tiles_[tile].reserved_frame.exchange(offset) == Tile::kNoFrame) resting_.FrameTaken(tier);
-  const uint64_t end = offset + pages_[tile].frame_bytes();
-  if (end > reserved_.end[At(tier)]) reserved_.Add(tier, end);
+  tiles_[tile].reserved_frame = offset;
+  ++reserved_changes_;
 }
 
 void PageTable::DropFrame(TileIndex tile, Tier tier, const ClaimWindow& claim) {
@@ -143,22 +117,18 @@ void PageTable::Discard(TileIndex tile) {
   NoteBytes(tile);
 }
 
-// Turns the tile's reserved frame, if it has one, into an ordinary frame, which is freed with the
-// copy.
-void PageTable::GiveUpReservedFrame(TileIndex tile) {
-  resting_.Remove(tiles_[tile]);
-  pages_[tile].rest.reset();
-  tiles_[tile].reserved_frame = Tile::kGone;
-  ++reserved_.given_back;
-}
-
 bool PageTable::DropIfDiscarded(TileIndex tile) {
   Page& page = pages_[tile];
   if (!page.discard || page.is_moving() || leases_.IsLeased(tile)) return false;
   ++endings_;
   SetZero(tile, true);
   page.discard = false;
-  if (page.is_gone && page.tile->has_reserved_frame()) GiveUpReservedFrame(tile);
+  if (page.is_gone && page.tile->has_reserved_frame()) {
+    // The reserved frame becomes an ordinary one, which is freed with the copy.
+    page.rest.reset();
+    tiles_[tile].reserved_frame = Tile::kGone;
+    ++reserved_changes_;
+  }
   for (const Tier tier : {Tier::kDevice, Tier::kPinned}) {
     const Copy& copy = page.copy(tier);
     if (copy.has_frame() && !copy.leaving) DropFrame(tile, tier);

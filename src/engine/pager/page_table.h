@@ -28,7 +28,6 @@
 #include "src/engine/pager/arena_map.h"
 #include "src/engine/pager/job.h"
 #include "src/engine/pager/leases.h"
-#include "src/engine/pager/resting_places.h"
 #include "src/engine/pager/tile_table.h"
 #include "src/engine/pager/write_failures.h"
 #include "src/plan/tile_bits.h"
@@ -159,7 +158,6 @@ class PageTable {
   const Leases& leases() const { return leases_; }
   ArenaMap& arena(Tier tier) { return arenas_[At(tier)]; }
   const ArenaMap& arena(Tier tier) const { return arenas_[At(tier)]; }
-  const RestingPlaces& resting() const { return resting_; }
   WriteFailures& failures() { return failures_; }
   EngineStats& stats() { return stats_; }
   const EngineStats& stats() const { return stats_; }
@@ -167,15 +165,17 @@ class PageTable {
   std::vector<Action>& actions() { return actions_; }
 
   // --- Queries ---
-  // Whether the tile has a copy in the range of pinned memory that is left to reserved frames,
-  // though the tile has no resting tier: for example, a copy from before the range grew. A lease
-  // would keep it in the way of reserved frames, so no reader takes one without the lock.
-  bool IsInReservedRange(TileIndex tile) const;
+  // Whether pinned memory has room for all tiles at once, those that are gone included. Adding
+  // tiles can end that.
+  bool AllFit() const { return frames_bytes_ <= options_.pinned_bytes; }
+  // Whether the tile has a place in pinned memory that is no other tile's. These places are
+  // assigned from the top down, and reserved frames lie below them.
+  bool HasOwnPlace(const Tile& tile) const { return AllFit() && tile.rest != Tier::kPinned; }
   // Tiles that are part of a commit and have bytes that are not on NVMe.
   const plan::TileBits& to_commit() const { return to_commit_; }
   // The current state of the tiles that planning needs.
   TilesNow Now() const {
-    return {.with_bytes = with_bytes_, .reserved = reserved_, .all_fit = resting_.AllFit()};
+    return {.with_bytes = with_bytes_, .reserved_changes = reserved_changes_, .all_fit = AllFit()};
   }
   // Whether the tile's other leases, discard and evictions permit the job's lease.
   bool CanLease(const Job& job);
@@ -217,12 +217,9 @@ class PageTable {
 
  private:
   void ForgetCopies(TileIndex tile);
-  void GiveUpReservedFrame(TileIndex tile);
   void SetZero(TileIndex tile, bool zero);
   void NoteBytes(TileIndex tile);
   void Count(TileIndex tile, Tier tier, bool held);
-  uint64_t ShutUntil() const;
-  void ShutReservedRange(uint64_t from);
 
   const PagerOptions options_;
   TileTable tiles_;
@@ -230,10 +227,11 @@ class PageTable {
   Leases leases_;
   WriteFailures failures_{&leases_};
   std::array<ArenaMap, 2> arenas_;
-  RestingPlaces resting_;
+  uint64_t frames_bytes_ = 0;  // the frames of all tiles together, those that are gone included
+  uint64_t own_begin_;         // the lowest own place
   plan::TileBits with_bytes_;
   plan::TileBits to_commit_;
-  ReservedFrames reserved_;
+  uint64_t reserved_changes_ = 0;
   uint64_t clock_ = 0;    // counts leases
   uint64_t endings_ = 0;  // num_endings() without those of leases
   std::vector<Action> actions_;

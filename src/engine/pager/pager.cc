@@ -14,16 +14,20 @@ namespace spillway::engine {
 
 TileIndex Pager::AddTile(uint64_t size_bytes, Role role, bool transient, bool stored,
                          StorePlace place) {
-  const bool did_fit = pages_.resting().AllFit();
+  const bool did_fit = pages_.AllFit();
   const TileIndex tile = pages_.AddTile(size_bytes, role, transient, stored, place);
   // The plan may use the tiles' own places, which exist only while all tiles fit, or frames where
   // the tile's reserved frame will lie.
-  const Tile& is = *pages_[tile].tile;
-  const bool clashes = plan_.is_followed() && is.has_reserved_frame() &&
-                       plan_.followed()->tiles().index().HasFrameBelow(
-                           *is.rest, pages_.resting().reserved_bytes(*is.rest));
-  if (clashes || did_fit != pages_.resting().AllFit()) plan_.Abandon(/*deviated=*/false);
+  if (pages_[tile].tile->has_reserved_frame() || did_fit != pages_.AllFit())
+    plan_.Abandon(/*deviated=*/false);
   return tile;
+}
+
+void Pager::Reserve(Ticket ticket, TileIndex tile) {
+  Job& job = jobs_.Add(Job::Kind::kAcquire, tile, *pages_[tile].rest);
+  job.ticket = ticket;
+  job.position = 0;
+  job.reserves = true;
 }
 
 // --- Leases ---
@@ -92,8 +96,7 @@ void Pager::OpenOrCloseCount(const LeaseEnd& ended) {
   const auto [tile, tier] = ended;
   const Page& page = pages_[tile];
   const bool stays = page.is_ready(tier) && !pages_.leases().IsWritten(tile) && !page.discard &&
-                     !page.is_leaving() && !page.written_before_copy &&
-                     !(tier == Tier::kPinned && pages_.IsInReservedRange(tile));
+                     !page.is_leaving() && !page.written_before_copy;
   if (stays && pages_.failures().unreported().ok() && plan_.MayEnter(tile, tier)) {
     leases().Open(tile, tier, page.copy(tier).offset);
   } else {

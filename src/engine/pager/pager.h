@@ -50,6 +50,9 @@ class Pager {
   // Adds a tile. `stored`: its bytes are on NVMe already, at `place`.
   TileIndex AddTile(uint64_t size_bytes, Role role, bool transient, bool stored,
                     StorePlace place = {});
+  // Requests the frame of a tile that rests on the device or in pinned memory; the ticket ends with
+  // kGrant or kFail. REQUIRES: the tile is new, and is not leased before kGrant.
+  void Reserve(Ticket ticket, TileIndex tile);
 
   // --- Events from callers ---
   // Requests a lease; the ticket ends with kGrant or kFail. With a stream, the lease may be granted

@@ -27,8 +27,7 @@ bool PlanFrames::LiesAsPlanned(TileIndex tile, Tier tier) const {
   const Page& page = pages_[tile];
   const uint64_t offset = page.copy(tier).offset;
   if (page.is_reserved(tier)) return true;
-  if (tier == Tier::kPinned && pages_.resting().HasOwnPlace(*page.tile) &&
-      offset == page.tile->own_place)
+  if (tier == Tier::kPinned && pages_.HasOwnPlace(*page.tile) && offset == page.tile->own_place)
     return true;
   return follower_->tiles().PlannedAt(tile, tier) == offset;
 }

@@ -11,8 +11,8 @@
 //
 // A use that the plan lacks is served beside it. A plan is abandoned, and the step goes on on
 // demand, when a step was another or has many such uses, when another plan is expected to come
-// next, when a transfer or a lease failed, when a new tile will rest where the plan has frames or
-// makes pinned memory too small for all tiles, and before a Restore or an Unregister.
+// next, when a transfer or a lease failed, when a new tile will rest in memory or makes
+// pinned memory too small for all tiles, and before a Restore or an Unregister.
 
 #ifndef SPILLWAY_ENGINE_PAGER_PLAN_RUN_H_
 #define SPILLWAY_ENGINE_PAGER_PLAN_RUN_H_
@@ -83,9 +83,6 @@ class PlanRun {
   // use is a read in the tier and the plan does nothing with the tile before it.
   bool MayEnter(TileIndex tile, Tier tier) const {
     return !frames_ || frames_->follower().tiles().IsReadNext(tile, tier);
-  }
-  bool LiesAsPlanned(TileIndex tile, Tier tier) const {
-    return frames_ && frames_->LiesAsPlanned(tile, tier);
   }
 
   // --- Leases that wait for the plan ---

@@ -27,7 +27,10 @@ Room::Answer Room::EnsureFrame(Job& job, Tier tier, uint64_t position, absl::Sta
   Window window;
   std::optional<uint64_t> offset;
   if (pages_[tile].is_reserved(tier)) {
-    window = FindLowestWindow(tier, frame_bytes);
+    uint64_t& until = reserved_until_[At(tier)];
+    window = FindLowestWindow(tier, frame_bytes, until);
+    if (!window.possible) window = FindLowestWindow(tier, frame_bytes, 0);
+    if (window.found) until = window.offset + frame_bytes;
     if (window.found && pages_.arena(tier).AllocateAt(window.offset, frame_bytes, tile))
       offset = window.offset;
   } else {
@@ -35,12 +38,6 @@ Room::Answer Room::EnsureFrame(Job& job, Tier tier, uint64_t position, absl::Sta
     offset = Allocate(tile, tier, &waits);
     if (waits) return Answer::kWaiting;
     if (!offset) window = FindWindow(tier, frame_bytes, position);
-    // A tile that can leave again takes room that reserved frames will need, if there is no other.
-    const bool may_leave = tier == Tier::kDevice || pages_.options().has_store;
-    if (!offset && !window.possible && may_leave) {
-      offset = pages_.arena(tier).Allocate(frame_bytes, tile);
-      if (!offset) window = FindWindowFrom(0, tier, frame_bytes, position);
-    }
   }
   if (offset) {
     pages_.HoldFrame(tile, tier, *offset, &job);
@@ -64,7 +61,7 @@ std::optional<uint64_t> Room::Allocate(TileIndex tile, Tier tier, bool* waits) {
   const Page& page = pages_[tile];
   ArenaMap& arena = pages_.arena(tier);
   const uint64_t frame_bytes = page.frame_bytes();
-  const bool has_place = tier == Tier::kPinned && pages_.resting().HasOwnPlace(*page.tile);
+  const bool has_place = tier == Tier::kPinned && pages_.HasOwnPlace(*page.tile);
   if (has_place && arena.AllocateAt(page.tile->own_place, frame_bytes, tile))
     return page.tile->own_place;
   if (plan_ != nullptr) {
@@ -74,24 +71,14 @@ std::optional<uint64_t> Room::Allocate(TileIndex tile, Tier tier, bool* waits) {
   }
   // Any frame will do: a plan may have used the tile's own place for a moment, for a tile that
   // rests elsewhere.
-  const auto any = arena.Allocate(frame_bytes, tile, pages_.resting().avoided_bytes(tier));
+  const auto any = arena.Allocate(frame_bytes, tile);
   if (!any && plan_ != nullptr) *waits = plan_->follower().IsRoomComing(tier);
   return any;
 }
 
-Room::Answer Room::EnsureReservedFrame(Job& job, absl::Status* why) {
-  const std::optional<Tier> rest = pages_[job.tile].tile->rest;
-  if (!rest || *rest == Tier::kNvme || *rest == job.tier) return Answer::kReady;
-  const Answer answer = EnsureFrame(job, *rest, job.position, why);
-  // A job that waits for device room must not hold pinned room.
-  if (answer == Answer::kWaiting && *rest == Tier::kDevice) ReleaseHeld(job);
-  return answer;
-}
-
 bool Room::IsFor(TileIndex tile, Tier tier, uint64_t position) const {
   const uint64_t frame_bytes = pages_[tile].frame_bytes();
-  return pages_.arena(tier).HasFree(frame_bytes, pages_.resting().avoided_bytes(tier)) ||
-         FindWindow(tier, frame_bytes, position).found;
+  return pages_.arena(tier).HasFree(frame_bytes) || FindWindow(tier, frame_bytes, position).found;
 }
 
 void Room::ReleaseHeld(const Job& job) {
@@ -189,13 +176,13 @@ void Room::Sink(TileIndex tile) {
 }
 
 void Room::GoToRest(TileIndex tile) {
-  if (!pages_.resting().placed()[tile] || !pages_.leases().Close(tile)) return;
   const Page& page = pages_[tile];
-  if (*page.tile->rest == Tier::kNvme) {
+  if (!page.rest || !pages_.leases().Close(tile)) return;
+  if (*page.rest == Tier::kNvme) {
     if (pages_.failures().MayWriteUnasked()) Sink(tile);
     return;
   }
-  const Tier other = Other(*page.tile->rest);
+  const Tier other = Other(*page.rest);
   const bool may_leave = other == Tier::kDevice || pages_.options().has_store;
   if (may_leave && page.has_newest(other) && !page.copy(other).leaving) StartEvict(tile, other);
 }

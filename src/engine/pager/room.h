@@ -41,16 +41,12 @@ class Room {
 
   // --- Coming ---
   enum class Answer : uint8_t { kReady, kWaiting, kImpossible };
-  // Takes a frame in the tier for the job's tile, or claims room for it and waits. Tiles that have
+  // Takes a frame in the tier for the job's tile, or claims room for it and waits. A reserved frame
+  // is the lowest that can be emptied. Tiles that have
   // a declared use up to `position` are not evicted for it; zero: a caller needs the frame now, and
   // declared uses protect no tile. kImpossible: `why` names what is in the way and the fix.
   Answer EnsureFrame(Job& job, Tier tier, uint64_t position, absl::Status* why);
-  // Takes the frame in the tier where the tile rests, if that is the other tier in memory. This is
-  // done before the tile's first lease in any tier, so that its bytes always have a place to return
-  // to. For a lease on the device it is done after the lease's own frame, since room is taken from
-  // the device down.
-  Answer EnsureReservedFrame(Job& job, absl::Status* why);
-  // A reserved frame may have been freed.
+  // A reserved frame may have been freed: the next one may lie lower.
   void ReservedFrameGone() { reserved_until_ = {}; }
   // Whether EnsureFrame would find room.
   bool IsFor(TileIndex tile, Tier tier, uint64_t position) const;
@@ -90,7 +86,7 @@ class Room {
   std::optional<uint64_t> Allocate(TileIndex tile, Tier tier, bool* waits);
   Window FindWindow(Tier tier, uint64_t size_bytes, uint64_t position) const;
   Window FindWindowFrom(uint64_t from, Tier tier, uint64_t size_bytes, uint64_t position) const;
-  Window FindLowestWindow(Tier tier, uint64_t size_bytes);
+  Window FindLowestWindow(Tier tier, uint64_t size_bytes, uint64_t from) const;
   Leave CanLeave(const ArenaMap::Segment& segment, Tier tier, uint64_t position,
                  double* cost) const;
   void Prefetch(const ArenaMap::Segment& segment, Tier tier) const;
@@ -108,8 +104,8 @@ class Room {
   const UseQueue& uses_;
   PlanFrames* plan_ = nullptr;
   std::map<ClaimKey, Claim> claims_;
-  std::array<uint64_t, 2> reserved_until_ = {};  // end of the bottom's gapless reserved frames
-  std::array<uint64_t, 2> claimed_until_ = {};   // end of the last claim, where a search begins
+  // Ends of the reserved frame and of the claim that came last: where searches begin.
+  std::array<uint64_t, 2> reserved_until_ = {}, claimed_until_ = {};
 };
 
 }  // namespace spillway::engine

@@ -80,34 +80,25 @@ double Room::CostOf(const Page& page, const ArenaMap::Segment& segment, Tier tie
 
 // Finds the cheapest window. In a small arena it searches the whole arena. In a large arena it
 // searches from the end of the last claim, so that successive searches go round the arena; if there
-// is no window from there, it searches from the start. The range that is left to reserved frames is
-// not searched.
+// is no window from there, it searches from the start.
 Room::Window Room::FindWindow(Tier tier, uint64_t size_bytes, uint64_t position) const {
-  const uint64_t start = pages_.resting().avoided_bytes(tier), next = claimed_until_[At(tier)];
+  const uint64_t next = claimed_until_[At(tier)];
   const bool is_large = pages_.arena(tier).segments().size() > pages_.options().most_weighed;
-  if (is_large && next > start) {
+  if (is_large && next > 0) {
     const Window near = FindWindowFrom(next, tier, size_bytes, position);
     if (near.found) return near;
   }
-  return FindWindowFrom(start, tier, size_bytes, position);
+  return FindWindowFrom(0, tier, size_bytes, position);
 }
 
 // Finds the window for a reserved frame: the lowest one without a lease, whatever the evictions
 // cost, so that reserved frames lie side by side. The job may have to wait for that window
-// (`possible` but not `found`). The gapless row of reserved frames at the bottom is skipped, so
-// that it is walked only once and not for each new frame.
-Room::Window Room::FindLowestWindow(Tier tier, uint64_t size_bytes) {
+// (`possible` but not `found`).
+Room::Window Room::FindLowestWindow(Tier tier, uint64_t size_bytes, uint64_t from) const {
   const ArenaMap& arena = pages_.arena(tier);
-  uint64_t& row_end = reserved_until_[At(tier)];
-  auto it = arena.At(row_end);
-  const auto is_reserved = [&](const ArenaMap::Segment& segment) {
-    return segment.kind == ArenaMap::Kind::kFrame && pages_[segment.tile].is_reserved(tier);
-  };
-  for (; it != arena.segments().end() && is_reserved(it->second); ++it)
-    row_end = it->first + it->second.size_bytes;
   Window window;
   uint64_t bytes = 0;
-  for (; it != arena.segments().end(); ++it) {
+  for (auto it = arena.At(from); it != arena.segments().end(); ++it) {
     const auto& [offset, segment] = *it;
     double cost = 0;
     const Leave leave = CanLeave(segment, tier, /*position=*/0, &cost);

@@ -8,8 +8,6 @@
 #ifndef SPILLWAY_ENGINE_PAGER_TILE_TABLE_H_
 #define SPILLWAY_ENGINE_PAGER_TILE_TABLE_H_
 
-#include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -33,7 +31,7 @@ struct Tile {
 
   uint64_t size_bytes = 0;
   StorePlace place;
-  uint64_t own_place = 0;    // offset in pinned memory: see RestingPlaces
+  uint64_t own_place = 0;    // offset in pinned memory: see PageTable::HasOwnPlace
   std::optional<Tier> rest;  // the tier where it rests: see Placement
   Role role = Role::kParameter;
   bool transient = false;
@@ -49,23 +47,11 @@ struct Tile {
   bool has_reserved_frame() const { return rest && *rest != Tier::kNvme; }
 };
 
-// The reserved frames so far, those that are not taken yet included.
-struct ReservedFrames {
-  uint64_t added = 0, given_back = 0;
-  std::array<uint64_t, 2> end = {};  // by tier: none ends after this offset
-
-  void Add(Tier tier, uint64_t until) {
-    ++added;
-    uint64_t& of_tier = end[static_cast<size_t>(tier)];
-    of_tier = std::max(of_tier, until);
-  }
-};
-
 // The state of the tiles that planning needs in addition to the table, at one moment.
 struct TilesNow {
   const plan::TileBits& with_bytes;  // tiles that were written and not discarded since
-  ReservedFrames reserved = {};
-  bool all_fit = false;  // see RestingPlaces
+  uint64_t reserved_changes = 0;     // reserved frames that were taken or given back so far
+  bool all_fit = false;              // see PageTable::AllFit
 };
 
 // Returns the tile's description in a trace, for the planner.
