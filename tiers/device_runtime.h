@@ -72,7 +72,7 @@ class DeviceRuntime {
   virtual absl::StatusOr<StreamHandle> WrapStream(void* native) = 0;
   // FailedPrecondition: the stream is being captured into a CUDA graph, so what is launched there
   // does not run.
-  virtual absl::Status CheckStream(StreamHandle /*stream*/) { return absl::OkStatus(); }
+  virtual absl::Status CheckStream(StreamHandle stream) = 0;
   // Waits for the stream's notifications and closures, and for all of its work unless the caller
   // owns the stream.
   virtual void DestroyStream(StreamHandle stream) = 0;

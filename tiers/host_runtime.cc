@@ -142,6 +142,8 @@ class HostRuntime final : public DeviceRuntime {
         "the host device has no streams but those that Engine::CreateStream makes");
   }
 
+  absl::Status CheckStream(StreamHandle /*stream*/) override { return absl::OkStatus(); }
+
   void DestroyStream(StreamHandle stream) override {
     std::shared_ptr<HostStream> owned = Find(stream);
     base::MutexLock lock(&mutex_);

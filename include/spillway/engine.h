@@ -236,9 +236,7 @@ class SPILLWAY_EXPORT Engine {
   // Removes a tensor by its name, like Unregister, whatever its spec is. The tensor may be
   // registered or only in the last commit. NotFound: it is in neither. FailedPrecondition: it is
   // being registered, or as Unregister.
-  virtual absl::Status ForgetName(std::string_view /*name*/) {
-    return absl::UnimplementedError("this engine forgets no tensor by name");
-  }
+  virtual absl::Status ForgetName(std::string_view name) = 0;
   // Returns the id of a registered tensor. NotFound: there is none of this name, or it is being
   // registered.
   virtual absl::StatusOr<TensorId> Find(std::string_view name) const = 0;
@@ -246,7 +244,7 @@ class SPILLWAY_EXPORT Engine {
   virtual const TensorSpec& Spec(TensorId id) const = 0;
   // Returns ok if the tile exists. InvalidArgument: no such id was given out, or the tensor has
   // fewer tiles. NotFound: the tensor was unregistered.
-  virtual absl::Status CheckTile(TileRef /*tile*/) const { return absl::OkStatus(); }
+  virtual absl::Status CheckTile(TileRef tile) const = 0;
 
   // Leases a tile in the device tier. Waits for the tile's bytes and for room. If a stream is
   // given, the stream instead of the caller waits for the copy to the device, and for a writer
@@ -291,7 +289,7 @@ class SPILLWAY_EXPORT Engine {
   virtual absl::Status EndStep() = 0;
   // Waits until no plan is being made, or until four were made that other threads had voided. Right
   // after EndStep, the next step's plan is followed then, however long it took to make.
-  virtual absl::Status WaitForPlan() { return absl::OkStatus(); }
+  virtual absl::Status WaitForPlan() = 0;
 
   // Makes the state of every tensor that is not transient durable, together with `user_state`.
   // Atomic: after any crash the store reopens at exactly this commit or the one before.
@@ -301,10 +299,10 @@ class SPILLWAY_EXPORT Engine {
   // None: the store was never committed.
   virtual std::optional<std::string> UserState() const = 0;
   // The number of the last commit, counted from 1; a Restore is a commit. 0: never committed.
-  virtual uint64_t CommitNumber() const { return 0; }
+  virtual uint64_t CommitNumber() const = 0;
   // The store's permanent id: 32 hexadecimal digits, drawn at random when the store was created.
   // Empty: there is no store.
-  virtual std::string StoreId() const { return {}; }
+  virtual std::string StoreId() const = 0;
 
   // Keeps the last commit under a name until Drop. The snapshot refers to the commit's data:
   // nothing is copied, the cost does not depend on the size of the state, and space is taken only
@@ -338,17 +336,15 @@ class SPILLWAY_EXPORT Engine {
   // engine could not learn when the lease's work has ended, and Commit would fail with Aborted.
   // Acquire checks this. For the legacy default stream it holds while any blocking stream of the
   // context is captured.
-  virtual absl::StatusOr<std::unique_ptr<Stream>> WrapStream(void* /*native*/) {
-    return absl::UnimplementedError("this engine wraps no streams");
-  }
+  virtual absl::StatusOr<std::unique_ptr<Stream>> WrapStream(void* native) = 0;
   // FailedPrecondition in a process that was forked from the one that opened the engine; else ok.
-  virtual absl::Status CheckProcess() const { return absl::OkStatus(); }
+  virtual absl::Status CheckProcess() const = 0;
   // Returns the counters of everything since Open. It may be called at any time.
   virtual EngineStats Stats() const = 0;
   // Returns what happened since Open or the last TakeTimeline. Empty if
   // EngineOptions::timeline_events is 0. Transfers and waits that are under way are in the next
   // timeline. Like Stats, it may be called at any time.
-  virtual Timeline TakeTimeline() { return {}; }
+  virtual Timeline TakeTimeline() = 0;
   // The page size in use, in bytes.
   virtual uint64_t page_bytes() const = 0;
 

@@ -22,6 +22,7 @@
 #include "src/base/status_macros.h"
 #include "tests/engine/faulty_machine.h"
 #include "tests/exhaustive.h"
+#include "tests/io/fault_cases.h"
 #include "tests/io/io_uring_here.h"
 #include "tests/io/sampled_requests.h"
 #include "tests/seed.h"
@@ -183,45 +184,17 @@ class Trainer {
   int steps_ = 0;
 };
 
-enum class Outcome {
-  kCompletes,
-  kCompletesOrFails,
-  kDamages,  // damages bytes that were reported as written; may also end with data loss
-};
+// The power is not cut here.
+constexpr int kNumCases = static_cast<int>(std::size(io::kFaultCases)) - 1;
+static_assert(io::kFaultCases[kNumCases].outcome == io::FaultOutcome::kPowerCut);
 
-struct Case {
-  const char* name;
-  Fault::Kind kind;
-  IoOp op;
-  Outcome outcome;
-};
-
-constexpr Case kCases[] = {
-    {"ReadEio", Fault::Kind::kEio, IoOp::kRead, Outcome::kCompletesOrFails},
-    {"WriteEio", Fault::Kind::kEio, IoOp::kWrite, Outcome::kCompletesOrFails},
-    {"ReadEnospc", Fault::Kind::kEnospc, IoOp::kRead, Outcome::kCompletesOrFails},
-    {"WriteEnospc", Fault::Kind::kEnospc, IoOp::kWrite, Outcome::kCompletesOrFails},
-    {"ReadFlip", Fault::Kind::kBitFlip, IoOp::kRead, Outcome::kCompletes},
-    {"WriteFlip", Fault::Kind::kBitFlip, IoOp::kWrite, Outcome::kDamages},
-    {"ReadDelay", Fault::Kind::kDelay, IoOp::kRead, Outcome::kCompletes},
-    {"WriteDelay", Fault::Kind::kDelay, IoOp::kWrite, Outcome::kCompletes},
-    {"ReadShort", Fault::Kind::kShort, IoOp::kRead, Outcome::kCompletes},
-    {"WriteShort", Fault::Kind::kShort, IoOp::kWrite, Outcome::kCompletes},
-    {"ReadAgain", Fault::Kind::kAgain, IoOp::kRead, Outcome::kCompletes},
-    {"WriteAgain", Fault::Kind::kAgain, IoOp::kWrite, Outcome::kCompletes},
-    {"WriteTorn", Fault::Kind::kTorn, IoOp::kWrite, Outcome::kCompletesOrFails},
-    {"WriteLost", Fault::Kind::kLost, IoOp::kWrite, Outcome::kDamages},
-    {"ReadDeadRing", Fault::Kind::kDeadRing, IoOp::kRead, Outcome::kCompletesOrFails},
-    {"WriteDeadRing", Fault::Kind::kDeadRing, IoOp::kWrite, Outcome::kCompletesOrFails},
-};
-
-class EngineFaultTest : public testing::TestWithParam<std::tuple<IoKind, int>> {
+class EngineFaultTest : public testing::TestWithParam<io::FaultOfEngine> {
  protected:
   void SetUp() override {
     if (!io::CanRun(io())) GTEST_SKIP() << io::kNoIoUring;
   }
   IoKind io() const { return std::get<0>(GetParam()); }
-  const Case& fault() const { return kCases[std::get<1>(GetParam())]; }
+  const io::FaultCase& fault() const { return io::kFaultCases[std::get<1>(GetParam())]; }
 
   // Runs with the fault at request number `at` of the fault's kind of request. Returns what is
   // wrong with the run, or an empty string.
@@ -272,14 +245,14 @@ class EngineFaultTest : public testing::TestWithParam<std::tuple<IoKind, int>> {
     absl::Status status = (*run)->Check();
     if (status.ok()) status = (*run)->GoOn(kSteps + 1, &states);
     if (status.ok()) status = (*run)->Check();
-    const bool damaged = fault().outcome == Outcome::kDamages && IsDamage(status, folder);
+    const bool damaged = fault().outcome == io::FaultOutcome::kDamages && IsDamage(status, folder);
     return status.ok() || damaged ? "" : absl::StrCat("after reopening: ", status.ToString());
   }
 
   bool IsAllowed(const absl::Status& status, const std::string& folder) const {
     if (status.ok()) return true;
-    if (fault().outcome == Outcome::kCompletes) return false;
-    if (fault().outcome == Outcome::kDamages && IsDamage(status, folder)) return true;
+    if (fault().outcome == io::FaultOutcome::kCompletes) return false;
+    if (fault().outcome == io::FaultOutcome::kDamages && IsDamage(status, folder)) return true;
     return absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
   }
   // Whether the status is data loss that names the tensor, the page, the offset and the folder.
@@ -308,15 +281,10 @@ TEST_P(EngineFaultTest, SameValuesOrOneErrorAndTheLastCommit) {
   }
 }
 
-std::string NameOf(const testing::TestParamInfo<std::tuple<IoKind, int>>& variant) {
-  return absl::StrCat(std::get<0>(variant.param) == IoKind::kUring ? "Uring" : "Posix",
-                      kCases[std::get<1>(variant.param)].name);
-}
-
 INSTANTIATE_TEST_SUITE_P(Engines, EngineFaultTest,
                          testing::Combine(testing::Values(IoKind::kUring, IoKind::kPosix),
-                                          testing::Range(0, static_cast<int>(std::size(kCases)))),
-                         NameOf);
+                                          testing::Range(0, kNumCases)),
+                         io::FaultName);
 
 // --- Devices that cannot be measured ---
 

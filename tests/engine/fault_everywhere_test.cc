@@ -24,6 +24,7 @@
 #include "src/base/status_macros.h"
 #include "tests/engine/open_mover.h"
 #include "tests/exhaustive.h"
+#include "tests/io/fault_cases.h"
 #include "tests/io/io_uring_here.h"
 #include "tests/io/sampled_requests.h"
 #include "tests/seed.h"
@@ -32,9 +33,6 @@
 
 namespace spillway::engine {
 namespace {
-
-using io::Fault;
-using io::IoOp;
 
 constexpr uint64_t kTileBytes = 20480;  // two pages of 16 KiB, the last one short
 constexpr size_t kElements = kTileBytes / 4;
@@ -224,39 +222,6 @@ class Trainer {
   int steps_ = 0;
 };
 
-enum class Outcome {
-  kCompletes,
-  kCompletesOrFails,
-  kDamages,   // damages bytes that were reported as written; may also end with data loss
-  kPowerCut,  // the run fails, and then writes that were not synced are lost, too
-};
-
-struct Case {
-  const char* name;
-  Fault::Kind kind;
-  IoOp op;
-  Outcome outcome;
-};
-
-constexpr Case kCases[] = {
-    {"ReadEio", Fault::Kind::kEio, IoOp::kRead, Outcome::kCompletesOrFails},
-    {"WriteEio", Fault::Kind::kEio, IoOp::kWrite, Outcome::kCompletesOrFails},
-    {"WriteEnospc", Fault::Kind::kEnospc, IoOp::kWrite, Outcome::kCompletesOrFails},
-    {"ReadFlip", Fault::Kind::kBitFlip, IoOp::kRead, Outcome::kCompletes},
-    {"WriteFlip", Fault::Kind::kBitFlip, IoOp::kWrite, Outcome::kDamages},
-    {"ReadDelay", Fault::Kind::kDelay, IoOp::kRead, Outcome::kCompletes},
-    {"WriteDelay", Fault::Kind::kDelay, IoOp::kWrite, Outcome::kCompletes},
-    {"ReadShort", Fault::Kind::kShort, IoOp::kRead, Outcome::kCompletes},
-    {"WriteShort", Fault::Kind::kShort, IoOp::kWrite, Outcome::kCompletes},
-    {"ReadAgain", Fault::Kind::kAgain, IoOp::kRead, Outcome::kCompletes},
-    {"WriteAgain", Fault::Kind::kAgain, IoOp::kWrite, Outcome::kCompletes},
-    {"WriteTorn", Fault::Kind::kTorn, IoOp::kWrite, Outcome::kCompletesOrFails},
-    {"WriteLost", Fault::Kind::kLost, IoOp::kWrite, Outcome::kDamages},
-    {"ReadDeadRing", Fault::Kind::kDeadRing, IoOp::kRead, Outcome::kCompletesOrFails},
-    {"WriteDeadRing", Fault::Kind::kDeadRing, IoOp::kWrite, Outcome::kCompletesOrFails},
-    {"PowerCut", Fault::Kind::kDeadRing, IoOp::kWrite, Outcome::kPowerCut},
-};
-
 bool NamesPage(const absl::Status& status, const std::string& folder) {
   const std::string message(status.message());
   for (const std::string& part :
@@ -270,9 +235,9 @@ bool IsClear(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
 }
 
-class FaultEverywhereTest : public testing::TestWithParam<std::tuple<IoKind, int>> {
+class FaultEverywhereTest : public testing::TestWithParam<io::FaultOfEngine> {
  protected:
-  const Case& fault() const { return kCases[std::get<1>(GetParam())]; }
+  const io::FaultCase& fault() const { return io::kFaultCases[std::get<1>(GetParam())]; }
   IoKind kind() const { return std::get<0>(GetParam()); }
 
   // Runs with the fault at request number `at`. Returns what is wrong with the run, or an empty
@@ -283,20 +248,21 @@ class FaultEverywhereTest : public testing::TestWithParam<std::tuple<IoKind, int
     {
       auto trainer = Trainer::Open(folder_.path(), kind(), at);
       if (!trainer.ok()) return trainer.status().ToString();
-      if (fault().outcome == Outcome::kPowerCut) (*trainer)->faulty().TrackWrites();
+      if (fault().outcome == io::FaultOutcome::kPowerCut) (*trainer)->faulty().TrackWrites();
       (*trainer)->faulty().Inject({.kind = fault().kind, .op = fault().op, .skip = at});
       ended = (*trainer)->Run(&committed);
       if (ended.ok()) ended = (*trainer)->Check();
       *was_met = (*trainer)->faulty().faults_met() > 0;
       if (ended.ok() && (*trainer)->steps() != kSteps) return "it ended early";
-      if (fault().outcome == Outcome::kPowerCut && !ended.ok()) {
+      if (fault().outcome == io::FaultOutcome::kPowerCut && !ended.ok()) {
         if (const absl::Status cut = (*trainer)->PowerCut(); !cut.ok()) return cut.ToString();
       }
     }
     if (ended.ok() && committed != kSteps) return "its last commit is missing";
-    const bool reported = fault().outcome == Outcome::kDamages && absl::IsDataLoss(ended) &&
-                          NamesPage(ended, folder_.path());
-    if (!ended.ok() && !reported && (fault().outcome == Outcome::kCompletes || !IsClear(ended)))
+    const bool reported = fault().outcome == io::FaultOutcome::kDamages &&
+                          absl::IsDataLoss(ended) && NamesPage(ended, folder_.path());
+    if (!ended.ok() && !reported &&
+        (fault().outcome == io::FaultOutcome::kCompletes || !IsClear(ended)))
       return absl::StrCat("ended with ", ended.ToString());
     return Reopen(committed);
   }
@@ -313,7 +279,7 @@ class FaultEverywhereTest : public testing::TestWithParam<std::tuple<IoKind, int
     if (status.ok()) status = (*trainer)->Run(&committed);
     if (status.ok()) status = (*trainer)->Check();
     if (status.ok()) return "";
-    if (fault().outcome == Outcome::kDamages && absl::IsDataLoss(status) &&
+    if (fault().outcome == io::FaultOutcome::kDamages && absl::IsDataLoss(status) &&
         NamesPage(status, folder_.path()))
       return "";
     return absl::StrCat("after reopening: ", status.ToString());
@@ -368,15 +334,11 @@ TEST_P(FaultEverywhereTest, SameNumbersOrOneErrorAndTheLastCommit) {
   }
 }
 
-std::string NameOf(const testing::TestParamInfo<std::tuple<IoKind, int>>& variant) {
-  return absl::StrCat(std::get<0>(variant.param) == IoKind::kUring ? "Uring" : "Posix",
-                      kCases[std::get<1>(variant.param)].name);
-}
-
-INSTANTIATE_TEST_SUITE_P(Engines, FaultEverywhereTest,
-                         testing::Combine(testing::Values(IoKind::kUring, IoKind::kPosix),
-                                          testing::Range(0, static_cast<int>(std::size(kCases)))),
-                         NameOf);
+INSTANTIATE_TEST_SUITE_P(
+    Engines, FaultEverywhereTest,
+    testing::Combine(testing::Values(IoKind::kUring, IoKind::kPosix),
+                     testing::Range(0, static_cast<int>(std::size(io::kFaultCases)))),
+    io::FaultName);
 
 }  // namespace
 }  // namespace spillway::engine

@@ -77,6 +77,7 @@ class LosableRuntime final : public tiers::DeviceRuntime {
   absl::StatusOr<StreamHandle> WrapStream(void* native) override {
     return host_->WrapStream(native);
   }
+  absl::Status CheckStream(StreamHandle stream) override { return host_->CheckStream(stream); }
   void DestroyStream(StreamHandle stream) override { host_->DestroyStream(stream); }
   absl::Status Launch(StreamHandle stream, std::function<void()> work) override {
     return lost_ ? Check() : host_->Launch(stream, std::move(work));

@@ -22,8 +22,8 @@
 #include "spillway/thread_pool.h"
 #include "src/optim/state_format.h"
 #include "tests/exhaustive.h"
+#include "tests/heap_engine.h"
 #include "tests/optim/block_reference.h"
-#include "tests/optim/fake_engine.h"
 #include "tests/optim/reference_parameter.h"
 
 namespace spillway::optim {
@@ -312,7 +312,7 @@ TEST_P(EncodedUpdate, IsTheReferencesForEveryShapeAndTile) {
   for (const Shape& shape : shapes) {
     for (const int64_t tile_rows : shape.tile_rows) {
       for (const int threads : {1, 3}) {
-        FakeEngine engine;
+        HeapEngine engine;
         ThreadPool pool(threads);
         ReferenceParameter p(Weight(shape.shape, tile_rows), DType::kF32, GetParam().rule,
                              GetParam().format, 3);
@@ -336,21 +336,21 @@ TEST_P(EncodedUpdate, IsTheReferencesForEveryShapeAndTile) {
 
 TEST_P(EncodedUpdate, OfFuzzedStateCrashesNothing) {
   std::mt19937 random(4);
-  FakeEngine engine;
+  HeapEngine engine;
   ThreadPool pool(1);
   ReferenceParameter p(Weight({5, 700}, 2), DType::kF16, GetParam().rule, GetParam().format, 5);
   const ParameterTensors tensors = RegisterParameter(engine, p);
   const auto optimizer = *Optimizer::Create(&engine, &pool, GetParam().rule, GetParam().format);
   const Update update = {.parameter = *optimizer->Add(tensors), .learning_rate = 1e-2};
   for (int round = 0; round < 50; ++round) {
-    for (std::byte& byte : engine.Content<std::byte>(tensors.state.back()))
+    for (std::byte& byte : engine.Values<std::byte>(tensors.state.back()))
       byte = static_cast<std::byte>(random());
     EXPECT_TRUE(optimizer->Step({&update, 1}).ok());
   }
 }
 
 TEST_P(EncodedUpdate, RefusesAVectorThatIsCutInsideABlock) {
-  FakeEngine engine;
+  HeapEngine engine;
   ThreadPool pool(1);
   const ReferenceParameter p(Weight({5000}, 100), DType::kF16, GetParam().rule, GetParam().format,
                              6);

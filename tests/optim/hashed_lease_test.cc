@@ -18,14 +18,14 @@
 #include "spillway/optimizer.h"
 #include "spillway/thread_pool.h"
 #include "tests/exhaustive.h"
-#include "tests/optim/fake_engine.h"
+#include "tests/heap_engine.h"
 #include "tests/optim/reference_parameter.h"
 
 namespace spillway::optim {
 namespace {
 
 // Reports every tile that is not transient as read from NVMe and not compared yet.
-class HashingEngine final : public FakeEngine, public engine::UncheckedLeases {
+class HashingEngine final : public HeapEngine, public engine::UncheckedLeases {
  public:
   uint64_t page_bytes() const override { return 12 * kKiB; }
 
@@ -110,7 +110,7 @@ TEST_P(EachPairHashed, ATileThatIsLostIsGivenUpAndNothingIsWritten) {
   const absl::Status status = optimizer_->Step(updates_);
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
   EXPECT_EQ(engine_.released, 0);
-  EXPECT_EQ(engine_.held, 0);
+  EXPECT_EQ(engine_.held(), 0);
   for (size_t i = 0; i < parameters_.size(); ++i)
     ExpectParameter(engine_, tensors_[i], parameters_[i]);
 }

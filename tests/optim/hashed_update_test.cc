@@ -23,7 +23,7 @@
 #include "src/engine/unchecked_leases.h"
 #include "tests/engine/faulty_machine.h"
 #include "tests/exhaustive.h"
-#include "tests/optim/fake_engine.h"
+#include "tests/heap_engine.h"
 #include "tests/optim/reference_parameter.h"
 #include "tests/temp_folder.h"
 
@@ -51,7 +51,7 @@ class HashedUpdate : public testing::TestWithParam<StateFormat> {
       spec.tile_rows = kTileRows;
       parameters_.emplace_back(spec, DType::kF16, Rule{}, GetParam(), 1);
     }
-    FakeEngine fake;
+    HeapEngine fake;
     Register(fake);
     pinned_bytes_ = optimizer_->min_pinned_bytes();
     Open(OpenMode::kCreate);

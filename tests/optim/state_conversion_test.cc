@@ -21,7 +21,7 @@
 #include "spillway/optimizer.h"
 #include "src/optim/element_codecs.h"
 #include "src/optim/resting_state.h"
-#include "tests/optim/fake_engine.h"
+#include "tests/heap_engine.h"
 #include "tests/seed.h"
 
 namespace spillway::optim {
@@ -77,17 +77,17 @@ class Parameter {
     StateTensors state = Make(StateFormat::kF32);
     std::mt19937_64 random(seed);
     std::normal_distribution<float> normal;
-    auto masters = spec_.dtype == DType::kF32 ? engine_.Content<float>(weight_)
-                                              : engine_.Content<float>(state.tensors[0]);
+    auto masters = spec_.dtype == DType::kF32 ? engine_.Values<float>(weight_)
+                                              : engine_.Values<float>(state.tensors[0]);
     for (float& value : masters) value = 0.02F * normal(random);
     if (spec_.dtype != DType::kF32) {
       CodecOf(spec_.dtype)
           .encode(masters.data(), static_cast<int64_t>(masters.size()),
-                  engine_.Content<uint16_t>(weight_).data());
+                  engine_.Values<uint16_t>(weight_).data());
     }
     const size_t first = spec_.dtype == DType::kF32 ? 0 : 1;
     for (size_t m = first; m < state.tensors.size(); ++m) {
-      for (float& value : engine_.Content<float>(state.tensors[m])) {
+      for (float& value : engine_.Values<float>(state.tensors[m])) {
         value = 1e-3F * normal(random);
         if (m > first) value *= value;
       }
@@ -112,16 +112,16 @@ class Parameter {
     return ConvertState(&engine_, rule_, weight_, from, to, change);
   }
   std::vector<std::byte> Bytes(TensorId id) {
-    const auto content = engine_.Content<std::byte>(id);
+    const auto content = engine_.Values<std::byte>(id);
     return {content.begin(), content.end()};
   }
 
   const TensorSpec& spec() const { return spec_; }
   TensorId weight() const { return weight_; }
-  FakeEngine& engine() { return engine_; }
+  HeapEngine& engine() { return engine_; }
 
  private:
-  FakeEngine engine_;
+  HeapEngine engine_;
   const Rule rule_;
   TensorSpec spec_;
   TensorId weight_;
@@ -152,8 +152,8 @@ TEST_P(StateConversionTest, KeepsWhatTheFormatHolds) {
   StateChange change;
   const absl::Status status = parameter.Convert(from, to, &change);
   ASSERT_TRUE(status.ok()) << status;
-  EXPECT_EQ(parameter.engine().held, 0);
-  EXPECT_LE(parameter.engine().max_held, 2);
+  EXPECT_EQ(parameter.engine().held(), 0);
+  EXPECT_LE(parameter.engine().most_held(), 2);
   const DecodedTile after = parameter.Read(to);
   if (format() == StateFormat::kCompact) {
     for (size_t i = 0; i < before.master.size(); ++i)
@@ -309,7 +309,7 @@ TEST(StateConversion, AnErrorOfTheEngineComesAsItIs) {
     parameter.engine().uses.clear();
     parameter.engine().refuse_at = at;
     EXPECT_TRUE(absl::IsDataLoss(parameter.Convert(from, to, &change))) << at;
-    EXPECT_EQ(parameter.engine().held, 0);
+    EXPECT_EQ(parameter.engine().held(), 0);
   }
 }
 

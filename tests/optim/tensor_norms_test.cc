@@ -20,7 +20,7 @@
 #include "spillway/optimizer.h"
 #include "spillway/thread_pool.h"
 #include "src/optim/factored_kernels.h"
-#include "tests/optim/fake_engine.h"
+#include "tests/heap_engine.h"
 #include "tests/optim/norm_golden.h"
 #include "tests/optim/reference_parameter.h"
 #include "tests/other_floats.h"
@@ -97,7 +97,7 @@ TEST_P(NormGolden, IsFollowedStepForStep) {
   for (const int64_t dimension : c.shape) {
     if (dimension > 0) spec.shape.push_back(dimension);
   }
-  FakeEngine engine;
+  HeapEngine engine;
   ThreadPool pool(2);
   ReferenceParameter p(spec, DType::kF32, c.rule, StateFormat::kF32, 1);
   const size_t n = p.size();
@@ -107,16 +107,16 @@ TEST_P(NormGolden, IsFollowedStepForStep) {
   const size_t number = *(*optimizer)->Add(tensors);
   std::vector<float> largest[3];
   for (int t = 0; t < golden::kNormSteps; ++t) {
-    std::copy_n(c.gradients[t], n, engine.Content<float>(tensors.gradient->tensor).begin());
+    std::copy_n(c.gradients[t], n, engine.Values<float>(tensors.gradient->tensor).begin());
     const Update update = {.parameter = number,
                            .step = t + 1,
                            .learning_rate = golden::kNormRates[t],
                            .weight_decay = golden::kNormWeightDecay};
     ASSERT_TRUE((*optimizer)->Step({&update, 1}).ok());
     const std::string where = "step " + std::to_string(t + 1);
-    ExpectNear(engine.Content<float>(tensors.weight.tensor), c.parameters[t], &largest[2], where);
+    ExpectNear(engine.Values<float>(tensors.weight.tensor), c.parameters[t], &largest[2], where);
     for (size_t m = 0; m < tensors.state.size(); ++m)
-      ExpectNear(engine.Content<float>(tensors.state[m]), c.state[m][t], &largest[m],
+      ExpectNear(engine.Values<float>(tensors.state[m]), c.state[m][t], &largest[m],
                  where + " state");
   }
 }
@@ -152,7 +152,7 @@ TEST(Norms, DependOnNeitherTilesNorThreads) {
       ReferenceParameter p = start;
       p.weight_spec.tile_rows = cut(shape[0]);
       for (TensorSpec& state : p.state_specs) state.tile_rows = cut(shape[0]);
-      FakeEngine engine;
+      HeapEngine engine;
       ThreadPool pool(threads);
       const ParameterTensors tensors = RegisterParameter(engine, p);
       const auto optimizer = Optimizer::Create(&engine, &pool, p.rule, p.format);
@@ -166,7 +166,7 @@ TEST(Norms, DependOnNeitherTilesNorThreads) {
         p.Apply(update);
       }
       ExpectParameter(engine, tensors, p);
-      EXPECT_EQ(engine.held, 0);
+      EXPECT_EQ(engine.held(), 0);
     }
   }
 }
@@ -204,7 +204,7 @@ class Leases {
     return words;
   }
 
-  FakeEngine engine;
+  HeapEngine engine;
   ParameterTensors tensors;
 
  private:
@@ -238,7 +238,7 @@ TEST(NormLeases, OfEachPassAreDeclared) {
     EXPECT_EQ(of.Words(of.Declared()), c.uses);
     ASSERT_TRUE(of.Step().ok());
     EXPECT_EQ(of.Words(of.engine.uses), c.uses);
-    EXPECT_EQ(of.engine.held, 0);
+    EXPECT_EQ(of.engine.held(), 0);
     // A transient gradient is needed until the last pass.
     ASSERT_EQ(of.engine.discards.size(), 3U);
     for (uint64_t tile = 0; tile < 3; ++tile)
@@ -251,21 +251,21 @@ TEST(NormLeases, ThatFailBeforeTheLastPassChangeNothing) {
   Leases of(RuleKind::kLamb);
   std::vector<std::vector<float>> before;
   for (const TensorId id : of.tensors.state) {
-    const auto content = of.engine.Content<float>(id);
+    const auto content = of.engine.Values<float>(id);
     before.emplace_back(content.begin(), content.end());
   }
   of.engine.refuse_at = 11;  // the first pass's last lease
   EXPECT_EQ(of.Step(), absl::DataLossError("the page is rotten"));
-  EXPECT_EQ(of.engine.held, 0);
+  EXPECT_EQ(of.engine.held(), 0);
   for (size_t i = 0; i < of.tensors.state.size(); ++i) {
-    const auto content = of.engine.Content<float>(of.tensors.state[i]);
+    const auto content = of.engine.Values<float>(of.tensors.state[i]);
     EXPECT_TRUE(std::equal(content.begin(), content.end(), before[i].begin()));
   }
 }
 
 // Adafactor holds the tile of its column means in addition to the tiles of a segment.
 TEST(Norms, PinnedBytesCountWhatEachPassHolds) {
-  FakeEngine engine;
+  HeapEngine engine;
   ThreadPool pool(1);
   constexpr uint64_t kTile = 100 * 4096, kRowsTile = 4096;  // 400 bytes, rounded up to a frame
   const auto least = [&](RuleKind kind) {
@@ -299,11 +299,11 @@ class OneMatrix {
     EXPECT_TRUE(optimizer_->Step({&update, 1}).ok());
     return weights();
   }
-  std::span<float> weights() { return engine_.Content<float>(tensors_.weight.tensor); }
-  std::span<float> gradients() { return engine_.Content<float>(tensors_.gradient->tensor); }
+  std::span<float> weights() { return engine_.Values<float>(tensors_.weight.tensor); }
+  std::span<float> gradients() { return engine_.Values<float>(tensors_.gradient->tensor); }
 
  private:
-  FakeEngine engine_;
+  HeapEngine engine_;
   ThreadPool pool_{1};
   ReferenceParameter p_;
   ParameterTensors tensors_;
@@ -340,7 +340,7 @@ TEST(Norms, DoNotDependOnTheCallersFloatingPointEnvironment) {
     p.NewGradient(4);
     for (size_t i = 0; i < 8; ++i) PutValue(1e-20F, DType::kF32, i, &p.gradient);
     const auto state_after_a_step = [&](bool is_default) {
-      FakeEngine engine;
+      HeapEngine engine;
       ThreadPool pool(1);
       const ParameterTensors tensors = RegisterParameter(engine, p);
       const auto optimizer = *Optimizer::Create(&engine, &pool, p.rule, StateFormat::kF32);
@@ -353,7 +353,7 @@ TEST(Norms, DoNotDependOnTheCallersFloatingPointEnvironment) {
       std::vector<TensorId> ids = tensors.state;
       ids.push_back(tensors.weight.tensor);
       for (const TensorId id : ids) {
-        const auto content = engine.Content<std::byte>(id);
+        const auto content = engine.Values<std::byte>(id);
         bytes.emplace_back(content.begin(), content.end());
       }
       return bytes;
@@ -370,7 +370,7 @@ TEST(Norms, AreOfTheScaledGradient) {
       const TensorSpec spec = {.name = "w", .shape = shape};
       std::vector<std::vector<float>> weights;
       for (const float scale : {1.0F, 1024.0F}) {
-        FakeEngine engine;
+        HeapEngine engine;
         ThreadPool pool(1);
         ReferenceParameter p(spec, DType::kF32, UsualRule(kind), StateFormat::kF32, 3);
         p.NewGradient(4);
@@ -383,7 +383,7 @@ TEST(Norms, AreOfTheScaledGradient) {
                                .weight_decay = 0.1,
                                .gradient_scale = 1 / static_cast<double>(scale)};
         ASSERT_TRUE((*optimizer)->Step({&update, 1}).ok());
-        const auto content = engine.Content<float>(tensors.weight.tensor);
+        const auto content = engine.Values<float>(tensors.weight.tensor);
         weights.emplace_back(content.begin(), content.end());
       }
       EXPECT_EQ(weights[0], weights[1]) << Name(kind);

@@ -16,7 +16,7 @@
 #include "spillway/optimizer.h"
 #include "spillway/thread_pool.h"
 #include "tests/exhaustive.h"
-#include "tests/optim/fake_engine.h"
+#include "tests/heap_engine.h"
 #include "tests/optim/reference_parameter.h"
 #include "tests/optim/rule_reference.h"
 #include "tests/temp_folder.h"
@@ -88,7 +88,7 @@ class OptimizerOverTheEngine : public testing::TestWithParam<Case> {
   }
 
   void SetUp() override {
-    FakeEngine fake;
+    HeapEngine fake;
     const uint64_t least_bytes = CreateOptimizer(fake)->min_pinned_bytes();
     EngineOptions options;
     if (GetParam().store) options.store = {folder_ / "store"};

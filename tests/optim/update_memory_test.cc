@@ -18,7 +18,7 @@
 
 #include "spillway/optimizer.h"
 #include "spillway/thread_pool.h"
-#include "tests/optim/fake_engine.h"
+#include "tests/heap_engine.h"
 #include "tests/optim/reference_parameter.h"
 
 namespace {
@@ -71,7 +71,7 @@ class MemoryOfAnUpdate : public testing::TestWithParam<RuleAndFormat> {
     spec.tile_rows = kTileRows;
     ReferenceParameter parameter(spec, DType::kBF16, GetParam().rule, GetParam().format, 1);
     parameter.NewGradient(2);
-    FakeEngine engine;
+    HeapEngine engine;
     auto optimizer = Optimizer::Create(&engine, &pool_, GetParam().rule, GetParam().format);
     EXPECT_TRUE(optimizer.ok()) << optimizer.status();
     const auto added = (*optimizer)->Add(RegisterParameter(engine, parameter));
@@ -85,7 +85,7 @@ class MemoryOfAnUpdate : public testing::TestWithParam<RuleAndFormat> {
     EXPECT_TRUE(status.ok()) << status;
     EXPECT_EQ(live_bytes, before);
     EXPECT_GE(engine.uses.size(), num_tiles);  // the step leased its tiles
-    held_ = engine.max_held;
+    held_ = engine.most_held();
     return most_bytes - before;
   }
 

@@ -20,7 +20,7 @@
 #include "spillway/thread_pool.h"
 #include "src/optim/parameter_checks.h"
 #include "tests/exhaustive.h"
-#include "tests/optim/fake_engine.h"
+#include "tests/heap_engine.h"
 #include "tests/optim/reference_parameter.h"
 
 namespace spillway::optim {
@@ -57,7 +57,7 @@ class EachPair : public testing::TestWithParam<RuleAndFormat> {
 
 TEST_P(EachPair, UpdatesEveryParameterAsTheReferenceDoes) {
   for (const int threads : {1, 3}) {
-    FakeEngine engine;
+    HeapEngine engine;
     ThreadPool pool(threads);
     std::vector<ReferenceParameter> parameters = {
         Make(Spec("a", DType::kF16, {13, 77}, 3), DType::kF16, 1),
@@ -88,7 +88,7 @@ TEST_P(EachPair, UpdatesEveryParameterAsTheReferenceDoes) {
 
 // Tiles whose size differs between the tensors of a parameter change no bit.
 TEST_P(EachPair, TilesOfOtherSizesChangeNoBit) {
-  FakeEngine engine;
+  HeapEngine engine;
   ThreadPool pool(2);
   ReferenceParameter p = Make(Spec("w", DType::kF16, {41, 33}, 6), DType::kF16, 5);
   p.NewGradient(1);
@@ -107,12 +107,12 @@ TEST_P(EachPair, TilesOfOtherSizesChangeNoBit) {
   ExpectParameter(engine, tensors, p);
   uses.resize(uses.size() / 2);
   EXPECT_EQ(*optimizer->Uses({&number, 1}), uses);
-  EXPECT_EQ(engine.held, 0);
+  EXPECT_EQ(engine.held(), 0);
 }
 
 TEST_P(EachPair, TheCallersMemoryGivesTheSameBits) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    FakeEngine engine;
+    HeapEngine engine;
     ThreadPool pool(2);
     ReferenceParameter p = Make(Spec("w", dtype, {9, 40}, 2), dtype, 6);
     p.NewGradient(2);
@@ -134,7 +134,7 @@ TEST_P(EachPair, TheCallersMemoryGivesTheSameBits) {
 // weights take the new values; those of the other elements keep their bits.
 TEST_P(EachPair, WhatWasWrittenIntoAWeightIsTaken) {
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
-    FakeEngine engine;
+    HeapEngine engine;
     ThreadPool pool(2);
     ReferenceParameter p = Make(Spec("w", dtype, {9, 130}, 2), dtype, 8);
     Bytes weight = p.weight;
@@ -165,7 +165,7 @@ TEST_P(EachPair, WhatWasWrittenIntoAWeightIsTaken) {
 }
 
 TEST_P(EachPair, AnUpdateMayHaveItsOwnConstants) {
-  FakeEngine engine;
+  HeapEngine engine;
   ThreadPool pool(1);
   ReferenceParameter p = Make(Spec("w", DType::kF32, {50}, 0), DType::kF32, 7);
   p.NewGradient(3);
@@ -185,7 +185,7 @@ INSTANTIATE_TEST_SUITE_P(RulesAndFormats, EachPair, testing::ValuesIn(SampleOf(A
                          PairName);
 
 // Registers a parameter for AdamW with fp32 state, in tiles of `tile_rows`.
-ParameterTensors RegisterAdamW(FakeEngine& engine, const std::string& name,
+ParameterTensors RegisterAdamW(HeapEngine& engine, const std::string& name,
                                std::vector<int64_t> shape, int64_t tile_rows, DType dtype) {
   const ReferenceParameter p(Spec(name, dtype, std::move(shape), tile_rows), dtype, kAdamW,
                              StateFormat::kF32, 1);
@@ -197,7 +197,7 @@ Use PinnedUse(TensorId id, uint64_t tile, Access access) {
 }
 
 TEST(Optimizer, LeasesWhatItDeclaresInThatOrderOneTileSetAtATime) {
-  FakeEngine engine;
+  HeapEngine engine;
   ThreadPool pool(2);
   const ParameterTensors half = RegisterAdamW(engine, "half", {5, 8}, 2, DType::kF16);
   const ParameterTensors full = RegisterAdamW(engine, "full", {6}, 0, DType::kF32);
@@ -218,12 +218,12 @@ TEST(Optimizer, LeasesWhatItDeclaresInThatOrderOneTileSetAtATime) {
                             {.parameter = 1, .learning_rate = 0.1}};
   ASSERT_TRUE(optimizer->Step(updates).ok());
   EXPECT_EQ(engine.uses, expected);
-  EXPECT_EQ(engine.max_held, 5);
-  EXPECT_EQ(engine.held, 0);
+  EXPECT_EQ(engine.most_held(), 5);
+  EXPECT_EQ(engine.held(), 0);
 }
 
 TEST(Optimizer, TouchesOnlyTheParametersOfTheListThatHaveGradients) {
-  FakeEngine engine;
+  HeapEngine engine;
   ThreadPool pool(1);
   const ParameterTensors a = RegisterAdamW(engine, "a", {8}, 0, DType::kF32);
   ParameterTensors frozen = RegisterAdamW(engine, "frozen", {8}, 0, DType::kF16);
@@ -248,10 +248,10 @@ TEST(Optimizer, TouchesOnlyTheParametersOfTheListThatHaveGradients) {
 }
 
 TEST(Optimizer, ReturnsTheEnginesFailureWithNothingHeldAndTheTileAsItWas) {
-  FakeEngine engine;
+  HeapEngine engine;
   ThreadPool pool(1);
   const ParameterTensors tensors = RegisterAdamW(engine, "w", {4, 8}, 2, DType::kF16);
-  const auto content = engine.Content<float>(tensors.state[0]);
+  const auto content = engine.Values<float>(tensors.state[0]);
   for (float& gradient : content) gradient += 1;
   const auto optimizer = Create(engine, pool);
   const Update update = {
@@ -259,14 +259,14 @@ TEST(Optimizer, ReturnsTheEnginesFailureWithNothingHeldAndTheTileAsItWas) {
   const std::vector<float> before(content.begin(), content.end());
   engine.refuse_at = 8;  // the second tile's second moment
   EXPECT_EQ(optimizer->Step({&update, 1}), absl::DataLossError("the page is rotten"));
-  EXPECT_EQ(engine.held, 0);
+  EXPECT_EQ(engine.held(), 0);
   EXPECT_FALSE(std::equal(before.begin(), before.begin() + 16, content.begin()));
   EXPECT_TRUE(std::equal(before.begin() + 16, before.end(), content.begin() + 16));
 }
 
 // The weight is one tile, and each row of its gradient is one. The discard of the first fails.
 TEST(Optimizer, ADiscardThatFailsLeavesNaNWhereNothingWasWritten) {
-  FakeEngine engine;
+  HeapEngine engine;
   ThreadPool pool(1);
   ParameterTensors tensors = RegisterAdamW(engine, "w", {4, 8}, 0, DType::kF16);
   TensorSpec rows = Spec("rows", DType::kF16, {4, 8}, 1);
@@ -276,9 +276,9 @@ TEST(Optimizer, ADiscardThatFailsLeavesNaNWhereNothingWasWritten) {
   const Update update = {.parameter = Add(*optimizer, tensors), .learning_rate = 0.1};
   engine.discard_status = absl::UnavailableError("the file system is full");
   EXPECT_EQ(optimizer->Step({&update, 1}), engine.discard_status);
-  EXPECT_EQ(engine.held, 0);
+  EXPECT_EQ(engine.held(), 0);
   EXPECT_EQ(engine.discards.size(), 1U);
-  const auto weight = engine.Content<std::byte>(tensors.weight.tensor);
+  const auto weight = engine.Values<std::byte>(tensors.weight.tensor);
   const Bytes bytes(weight.begin(), weight.end());
   for (size_t i = 0; i < 32; ++i)
     EXPECT_EQ(std::isnan(ValueAt(bytes, DType::kF16, i)), i >= 8) << i;
@@ -286,7 +286,7 @@ TEST(Optimizer, ADiscardThatFailsLeavesNaNWhereNothingWasWritten) {
 
 // After a step that failed, the caller may free the memory that it named before.
 TEST(Optimizer, AStepThatFailsMovesTheMemoryOfEveryParameterInTheList) {
-  FakeEngine engine;
+  HeapEngine engine;
   ThreadPool pool(1);
   const ParameterTensors first = RegisterAdamW(engine, "first", {8}, 0, DType::kF32);
   ParameterTensors second = RegisterAdamW(engine, "second", {8}, 0, DType::kF32);
@@ -310,7 +310,7 @@ TEST(Optimizer, AStepThatFailsMovesTheMemoryOfEveryParameterInTheList) {
 }
 
 TEST(Optimizer, WithoutParametersDoesNothing) {
-  FakeEngine engine;
+  HeapEngine engine;
   ThreadPool pool(1);
   const auto optimizer = Create(engine, pool);
   EXPECT_TRUE(optimizer->Step({}).ok());
@@ -370,7 +370,7 @@ TEST(PinnedBytes, OfATileSet) {
 }
 
 TEST(PinnedBytes, OfAnOptimizerFollowTheLargestTileSet) {
-  FakeEngine engine;
+  HeapEngine engine;
   ThreadPool pool(1);
   const auto least = [&](const std::vector<ParameterTensors>& parameters) {
     const auto optimizer = Create(engine, pool);
@@ -401,7 +401,7 @@ class Refusals : public testing::Test {
     return *engine_.Register(Spec(name, dtype, std::move(shape), tile_rows), {});
   }
 
-  FakeEngine engine_;
+  HeapEngine engine_;
   ThreadPool pool_{1};
   ParameterTensors full_ = RegisterAdamW(engine_, "full", {4, 8}, 2, DType::kF32);
   ParameterTensors half_ = RegisterAdamW(engine_, "half", {4, 8}, 2, DType::kF16);

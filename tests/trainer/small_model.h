@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "spillway/thread_pool.h"
-#include "tests/trainer/heap_engine.h"
+#include "tests/heap_engine.h"
 #include "tests/trainer/reference_model.h"
 #include "tools/hf/config.h"
 #include "tools/trainer/model.h"

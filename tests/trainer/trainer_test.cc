@@ -18,8 +18,8 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/heap_engine.h"
 #include "tests/temp_folder.h"
-#include "tests/trainer/heap_engine.h"
 #include "tests/trainer/small_model.h"
 #include "tools/trainer/fixed_flags.h"
 

@@ -16,8 +16,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/heap_engine.h"
 #include "tests/temp_folder.h"
-#include "tests/trainer/heap_engine.h"
 #include "tests/trainer/small_model.h"
 #include "tools/hf/safetensors_writer.h"
 #include "tools/trainer/parameters.h"

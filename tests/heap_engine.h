@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An engine for tests: every tile is on the heap, and nothing moves. It refuses a second lease of a
-// leased tile and fills the bytes of a kDiscard lease with NaN, so that a test exposes a caller
-// that breaks the rules of leases. It records the leases granted and the uses declared.
+// An engine for tests: every tile is on the heap, and nothing moves. It has no threads and no
+// budget. It refuses a second lease of a leased tile and fills the bytes of a kDiscard lease with
+// NaN, so that a test exposes a caller that breaks the rules of leases. It records leases, discards
+// and declared uses, and can refuse a lease or a discard.
 
-#ifndef SPILLWAY_TESTS_TRAINER_HEAP_ENGINE_H_
-#define SPILLWAY_TESTS_TRAINER_HEAP_ENGINE_H_
+#ifndef SPILLWAY_TESTS_HEAP_ENGINE_H_
+#define SPILLWAY_TESTS_HEAP_ENGINE_H_
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -43,6 +44,9 @@ class HeapEngine : public Engine {
   absl::Status Unregister(TensorId /*id*/) override {
     return absl::UnimplementedError("no tensor goes");
   }
+  absl::Status ForgetName(std::string_view /*name*/) override {
+    return absl::UnimplementedError("no tensor goes");
+  }
   absl::StatusOr<TensorId> Find(std::string_view name) const override {
     for (uint32_t i = 0; i < tensors_.size(); ++i) {
       if (tensors_[i]->spec.name == name) return TensorId{i};
@@ -50,6 +54,10 @@ class HeapEngine : public Engine {
     return absl::NotFoundError(std::string(name));
   }
   const TensorSpec& Spec(TensorId id) const override { return tensors_[id.value]->spec; }
+  absl::Status CheckTile(TileRef tile) const override {
+    if (tile.tensor.value < tensors_.size()) return absl::OkStatus();
+    return absl::InvalidArgumentError("there is no such tensor");
+  }
 
   absl::StatusOr<Lease> Acquire(TileRef tile, Access access,
                                 Stream* /*stream*/ = nullptr) override {
@@ -66,6 +74,8 @@ class HeapEngine : public Engine {
   void ClearPrefetch() override { declared_.clear(); }
   absl::Status Evict(TileRef /*tile*/) override { return absl::OkStatus(); }
   absl::Status Discard(TileRef tile) override {
+    discards.push_back({tile, uses.size()});
+    if (!discard_status.ok()) return discard_status;
     const TensorSpec& spec = Spec(tile.tensor);
     if (!spec.transient) return absl::InvalidArgumentError(spec.name + " is not transient");
     const auto bytes = Bytes(tile);
@@ -73,10 +83,13 @@ class HeapEngine : public Engine {
     return absl::OkStatus();
   }
   absl::Status EndStep() override { return absl::OkStatus(); }
+  absl::Status WaitForPlan() override { return absl::OkStatus(); }
   absl::Status Commit(std::string_view /*user_state*/) override {
     return absl::FailedPreconditionError("no store");
   }
   std::optional<std::string> UserState() const override { return std::nullopt; }
+  uint64_t CommitNumber() const override { return 0; }
+  std::string StoreId() const override { return {}; }
   absl::Status Snapshot(std::string_view /*label*/) override {
     return absl::FailedPreconditionError("no store");
   }
@@ -92,15 +105,30 @@ class HeapEngine : public Engine {
   absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override {
     return absl::UnimplementedError("no streams");
   }
+  absl::StatusOr<std::unique_ptr<Stream>> WrapStream(void* /*native*/) override {
+    return absl::UnimplementedError("no streams");
+  }
+  absl::Status CheckProcess() const override { return absl::OkStatus(); }
   EngineStats Stats() const override { return {}; }
+  Timeline TakeTimeline() override { return {}; }
   uint64_t page_bytes() const override { return kMiB; }
+
+  struct Discarded {
+    TileRef tile;
+    size_t num_uses;  // leases granted before the discard
+  };
+  std::vector<Use> uses;  // of all leases granted
+  std::vector<Discarded> discards;
+  absl::Status discard_status;                            // if it is an error, what Discard returns
+  size_t refuse_at = std::numeric_limits<size_t>::max();  // the lease that fails, counted from 0
 
   // Returns the device leases granted since the last ClearLog, in order.
   const std::vector<Use>& log() const { return log_; }
   void ClearLog() { log_.clear(); }
   // Returns the uses that Prefetch declared since the last ClearPrefetch.
   const std::vector<Use>& declared() const { return declared_; }
-  // Returns the largest number of leases ever held at once, in both tiers.
+  // Returns the number of leases that are held, and the largest there ever was, in both tiers.
+  int held() const { return held_; }
   int most_held() const { return most_held_; }
 
   std::vector<TensorSpec> specs() const {
@@ -135,6 +163,7 @@ class HeapEngine : public Engine {
   }
 
   absl::StatusOr<Lease> Grant(TileRef tile, Tier tier, Access access) {
+    if (uses.size() == refuse_at) return absl::DataLossError("the page is rotten");
     const auto bytes = Bytes(tile);
     int& leases = leased_[bytes.data()];
     if (leases != 0) {
@@ -144,7 +173,8 @@ class HeapEngine : public Engine {
     most_held_ = std::max(most_held_, ++held_);
     // The bytes start undefined. This pattern is NaN in every format, which exposes a read of them.
     if (access == Access::kDiscard) std::fill(bytes.begin(), bytes.end(), std::byte{0xFF});
-    if (tier == Tier::kDevice) log_.push_back({tile, tier, access});
+    uses.push_back({tile, tier, access});
+    if (tier == Tier::kDevice) log_.push_back(uses.back());
     return MakeLease(bytes, tile, tier, access);
   }
 
@@ -158,4 +188,4 @@ class HeapEngine : public Engine {
 
 }  // namespace spillway
 
-#endif  // SPILLWAY_TESTS_TRAINER_HEAP_ENGINE_H_
+#endif  // SPILLWAY_TESTS_HEAP_ENGINE_H_
