@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The requests for which callers wait until the pager has answered them, and the meter of blocked
-// time and transfer time. Pager decides the answers; PagerDriver passes them on.
+// time and transfer time. Pager decides the answers; Mover passes them on.
 
 #ifndef SPILLWAY_ENGINE_CALLER_WAITS_H_
 #define SPILLWAY_ENGINE_CALLER_WAITS_H_

@@ -40,9 +40,17 @@ absl::StatusOr<std::unique_ptr<Mover>> Mover::Create(MoverParts parts, PagerOpti
 
 Mover::Mover(MoverParts parts, PagerOptions options,
              const std::optional<plan::PlanOptions>& budgets)
-    : PagerDriver(std::move(parts), std::move(options), budgets) {}
-
-Mover::~Mover() { Stop(); }
+    : describe_(options.describe),
+      timeline_events_(parts.timeline_events),
+      recorder_(timeline_events_ > 0
+                    ? std::make_unique<TimelineRecorder>(timeline_events_, base::NowNs())
+                    : nullptr),
+      pager_(std::move(options)),
+      leases_(pager_.leases()),
+      tiles_(pager_.pages().tiles()),
+      plans_(budgets ? std::make_unique<PlanService>(*budgets) : nullptr),
+      planner_(budgets.value_or(plan::PlanOptions{}), &tiles_, plans_.get()),
+      transfers_(std::move(parts), this) {}
 
 // --- Leases ---
 
@@ -168,8 +176,7 @@ void Mover::GiveUp(TileIndex tile, Access access, bool was_stored) {
 }
 
 absl::Status Mover::ReadAgain(TileIndex tile, uint64_t page, uint64_t checksum, std::byte* frame) {
-  const absl::Status status = transfers().ReadAgain(tiles_[tile], page, checksum, frame);
-  return status.ok() ? status : WithTile(describe_(tile), status);
+  return WithTile(tile, transfers().ReadAgain(tiles_[tile], page, checksum, frame));
 }
 
 absl::Status Mover::Declare(std::span<const TileIndex> tiles, std::span<const Use> uses) {

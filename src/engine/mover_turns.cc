@@ -16,29 +16,26 @@
 
 namespace spillway::engine {
 
-Mover::Turn::Turn(Mover* mover) : mover_(*mover) {
+Mover::Turn::Turn(Mover* mover, Kind kind) : mover_(*mover), kind_(kind) {
   const Entry entry(mover);
   status_ = mover->WaitForTurn();
-  if (status_.ok()) mover->has_turn_ = true;
+  if (!status_.ok()) return;
+  if (kind_ == Kind::kAlone) {
+    mover->has_turn_ = true;
+  } else {
+    ++mover->fills_;
+  }
 }
 
 Mover::Turn::~Turn() {
   if (!status_.ok()) return;
   const Entry entry(&mover_);
+  if (kind_ == Kind::kFills) {
+    --mover_.fills_;
+    return;
+  }
   mover_.has_turn_ = false;
   mover_.turn_over_.NotifyAll();
-}
-
-Mover::Filling::Filling(Mover* mover) : mover_(*mover) {
-  const Entry entry(mover);
-  status_ = mover->WaitForTurn();
-  if (status_.ok()) ++mover->fills_;
-}
-
-Mover::Filling::~Filling() {
-  if (!status_.ok()) return;
-  const Entry entry(&mover_);
-  --mover_.fills_;
 }
 
 absl::Status Mover::WaitForTurn() {
@@ -55,7 +52,7 @@ absl::Status Mover::WaitForTurn() {
 }
 
 absl::Status Mover::Commit(const std::function<absl::Status(io::Store*)>& write) {
-  const Turn turn(this);
+  const Turn turn(this, Turn::Kind::kAlone);
   SPILLWAY_RETURN_IF_ERROR(turn.status());
   const double begin = base::Now();
   absl::Status status;
@@ -163,7 +160,7 @@ absl::Status Mover::Quiesce(std::string_view what) {
 absl::Status Mover::Forget(TileIndex first, TileIndex count,
                            const std::function<void(io::Store*)>& change) {
   const base::Uninterrupted to_its_end;
-  const Turn turn(this);
+  const Turn turn(this, Turn::Kind::kAlone);
   SPILLWAY_RETURN_IF_ERROR(turn.status());
   {
     const Entry entry(this);
@@ -185,7 +182,7 @@ absl::Status Mover::Forget(TileIndex first, TileIndex count,
 }
 
 absl::Status Mover::Restore(const std::function<absl::Status(io::Store*)>& change) {
-  const Turn turn(this);
+  const Turn turn(this, Turn::Kind::kAlone);
   SPILLWAY_RETURN_IF_ERROR(turn.status());
   TileIndex num_tiles = 0;
   {

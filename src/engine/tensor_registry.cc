@@ -63,7 +63,7 @@ absl::StatusOr<TensorId> TensorRegistry::Register(const TensorSpec& spec, const 
   const absl::Cleanup publish = [&] {
     Publish(spec.name, made.ok() ? std::optional(*made) : std::nullopt);
   };
-  const Mover::Filling filling(mover_);
+  const Mover::Turn filling(mover_, Mover::Turn::Kind::kFills);
   if (!filling.status().ok()) return made = filling.status();
   made = Make(spec, fill);
   return made;

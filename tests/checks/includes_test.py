@@ -78,7 +78,7 @@ class IncludesTest(unittest.TestCase):
         ]:
             self.assert_rejects(file, f'#include "{header}"', header)
         header = "src/engine/pager/pager.h"
-        self.assert_accepts("src/engine/pager_driver_timeline.cc", f'#include "{header}"', header)
+        self.assert_accepts("src/engine/mover_timeline.cc", f'#include "{header}"', header)
 
     def test_a_public_header_stays_public(self):
         self.assert_rejects("include/spillway/a.h", '#include "src/base/bytes.h"', "src/base/bytes.h")

@@ -60,7 +60,7 @@ ORDER = {
     "src/engine/pager": """arena_map tile_table lease_table use_queue action leases write_failures job page_table
         transfers plan_frames room plan_moves plan_run arrivals flush pager""".split(),
     "src/engine": """open_engine unchecked_leases overlap_meter caller_waits rate_meter resting_room plan_service step_planner
-        timeline_recorder tile_checksums tile_copies transfer_thread pager_driver mover tensor_registry engine_stream leasing_engine engine_parts engine""".split(),
+        timeline_recorder tile_checksums tile_copies transfer_thread mover tensor_registry engine_stream leasing_engine engine_parts engine""".split(),
 }
 
 # Libraries that only some folders may include. Tests and benchmarks may include any.

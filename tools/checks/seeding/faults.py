@@ -53,7 +53,7 @@ GTEST_FAILURE = r"\[  FAILED  \]|no end after"
 FAULTS = (
     Fault(
         "lock-not-taken", "the mover grants a lease without its lock",
-        "src/engine/pager_driver.cc",
+        "src/engine/mover_dispatch.cc",
         "  Action done = grant;\n  MutexLock lock(&mu_);\n",
         "  Action done = grant;\n",
         Check(ASAN, "asan", targets=("spillway_engine",)),

@@ -1,35 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-
-#include "src/engine/pager_driver.h"
+//
+// The part of Mover that carries out what Pager decides.
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "src/base/clock.h"
+#include "src/engine/mover.h"
 
 namespace spillway::engine {
 
 using base::MutexLock;
 
-absl::Status WithTile(const std::string& tile, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(tile, ": ", status.message()));
-}
-
-PagerDriver::PagerDriver(MoverParts parts, PagerOptions options,
-                         const std::optional<plan::PlanOptions>& budgets)
-    : describe_(options.describe),
-      timeline_events_(parts.timeline_events),
-      recorder_(timeline_events_ > 0
-                    ? std::make_unique<TimelineRecorder>(timeline_events_, base::NowNs())
-                    : nullptr),
-      pager_(std::move(options)),
-      leases_(pager_.leases()),
-      tiles_(pager_.pages().tiles()),
-      plans_(budgets ? std::make_unique<PlanService>(*budgets) : nullptr),
-      planner_(budgets.value_or(plan::PlanOptions{}), &tiles_, plans_.get()),
-      transfers_(std::move(parts), this) {}
-
-void PagerDriver::Stop() {
+Mover::~Mover() {
   if (plans_ != nullptr) plans_->Stop();  // its thread ends while the transfers do
   {
     const Entry entry(this);
@@ -39,7 +22,7 @@ void PagerDriver::Stop() {
   transfers_.Stop();
 }
 
-void PagerDriver::ApplySharedLeases() {
+void Mover::ApplySharedLeases() {
   const bool was_followed = pager_.plan().followed() != nullptr;
   for (LeaseTable::LogEntry* entry = leases_.TakeLog(); entry != nullptr;) {
     const SharedLease lease = leases_.Pop(&entry);
@@ -55,7 +38,7 @@ void PagerDriver::ApplySharedLeases() {
   if (was_followed && pager_.plan().followed() == nullptr) Dispatch();
 }
 
-absl::Status PagerDriver::WaitFor(CallerWaits::Request* request, TileIndex tile) {
+absl::Status Mover::WaitFor(CallerWaits::Request* request, TileIndex tile) {
   Dispatch(Wake::kAtExit);
   const bool recorded = recorder_ != nullptr && tile != TimelineEvent::kNoTile;
   if (request->is_answered) {
@@ -80,7 +63,7 @@ absl::Status PagerDriver::WaitFor(CallerWaits::Request* request, TileIndex tile)
 
 // Carries out the pager's actions: answers failures, and grants that wait for no copy, at once, and
 // posts the rest to the transfer thread.
-void PagerDriver::Dispatch(Wake wake) {
+void Mover::Dispatch(Wake wake) {
   for (Action& action : pager_.TakeActions()) {
     const bool at_once = action.kind == Action::Kind::kFail ||
                          (action.kind == Action::Kind::kGrant && !action.after_copy);
@@ -101,30 +84,35 @@ void PagerDriver::Dispatch(Wake wake) {
 
 // --- The transfer thread's side ---
 
-void PagerDriver::OnEnded(std::span<const TransferThread::TransferEnd> transfers) {
+absl::Status Mover::WithTile(TileIndex tile, const absl::Status& status) const {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(describe_(tile), ": ", status.message()));
+}
+
+void Mover::OnEnded(std::span<const TransferThread::TransferEnd> transfers) {
   const Entry entry(this);
   if (transfers.empty()) --runs_again_;
   for (const auto& [tile, status] : transfers) {
     if (recorder_ != nullptr) {
       recorder_->EndTransfer(tile, pager_.pages()[tile].size_bytes(), status.ok(), base::NowNs());
     }
-    pager_.TransferDone(tile, status.ok() ? status : WithTile(describe_(tile), status));
+    pager_.TransferDone(tile, WithTile(tile, status));
   }
   Dispatch();
   transfers_ended_.NotifyAll();
 }
 
-void PagerDriver::OnLaunched(const Action& grant, absl::Status status, tiers::EventHandle arrival) {
+void Mover::OnLaunched(const Action& grant, absl::Status status, tiers::EventHandle arrival) {
   Action done = grant;
   MutexLock lock(&mu_);
   if (!status.ok()) {
-    done.status = WithTile(describe_(grant.tile), status);
+    done.status = WithTile(grant.tile, status);
     pager_.NoteReported(done.status);
   }
   waits_.Answer(std::move(done), arrival);
 }
 
-void PagerDriver::OnIdle() {
+void Mover::OnIdle() {
   MutexLock lock(&mu_);
   if (IsQuiet()) quiet_.NotifyAll();
 }

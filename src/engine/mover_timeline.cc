@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The part of PagerDriver that records and returns the timeline.
+// The part of Mover that records and returns the timeline.
 
 #include <utility>
 #include <vector>
 
 #include "src/base/clock.h"
-#include "src/engine/pager_driver.h"
+#include "src/engine/mover.h"
 
 namespace spillway::engine {
 
@@ -19,7 +19,7 @@ Traffic operator-(const Traffic& after, const Traffic& before) {
 }  // namespace
 
 // Records what an event may have changed: how full the tiers are, and why callers wait.
-void PagerDriver::RecordState() {
+void Mover::RecordState() {
   const int64_t now = base::NowNs();
   const EngineStats& stats = pager_.pages().stats();
   for (Tier tier : {Tier::kDevice, Tier::kPinned}) {
@@ -32,7 +32,7 @@ void PagerDriver::RecordState() {
   }
 }
 
-Timeline PagerDriver::TakeTimeline() {
+Timeline Mover::TakeTimeline() {
   if (timeline_events_ == 0) return {};
   // Made before the lock is taken: it may be large.
   std::vector<TimelineEvent> room = TimelineRecorder::RoomFor(timeline_events_);
@@ -44,12 +44,12 @@ Timeline PagerDriver::TakeTimeline() {
   return timeline;
 }
 
-void PagerDriver::OnBegin(const Action& transfer) {
+void Mover::OnBegin(const Action& transfer) {
   const Entry entry(this);
   recorder_->BeginTransfer(transfer, base::NowNs());
 }
 
-void PagerDriver::OnWorked(int64_t begin_ns, int64_t end_ns) {
+void Mover::OnWorked(int64_t begin_ns, int64_t end_ns) {
   const Entry entry(this);
   recorder_->Work(begin_ns, end_ns);
 }
