@@ -46,7 +46,6 @@ Mover::Mover(MoverParts parts, PagerOptions options,
                     ? std::make_unique<TimelineRecorder>(timeline_events_, base::NowNs())
                     : nullptr),
       pager_(std::move(options)),
-      leases_(pager_.leases()),
       tiles_(pager_.pages().tiles()),
       plans_(budgets ? std::make_unique<PlanService>(*budgets) : nullptr),
       planner_(budgets.value_or(plan::PlanOptions{}), &tiles_, plans_.get()),
@@ -72,26 +71,13 @@ absl::Status Mover::Reserve(TileIndex tile) {
   return WaitFor(&request, TimelineEvent::kNoTile);
 }
 
-absl::StatusOr<Grant> Mover::Acquire(TileIndex tile, Tier tier, Access access, StreamId stream) {
-  const bool may_enter = access == Access::kRead && !has_turn_.load(std::memory_order_relaxed);
-  const auto offset = may_enter ? leases_.TryTake(tile, tier) : std::nullopt;
-  if (!offset) return AcquireLocked(tile, tier, access, stream);
-  leases_.Log({.tile = tile,
-               .tier = tier,
-               .ns = records_times() ? base::NowNs() : 0,
-               .thread = std::this_thread::get_id(),
-               .thread_serial = timeline_events_ > 0 ? TimelineRecorder::ThisSerial() : 0});
-  return Grant{.data = transfers().arena(tier) + *offset};
-}
-
 absl::Status Mover::WaitToUse(TileIndex tile) {
   SPILLWAY_RETURN_IF_ERROR(WaitForTurn());
   if (!pager_.pages()[tile].is_gone) return absl::OkStatus();
   return absl::NotFoundError(absl::StrCat(describe_(tile), " was unregistered: its id is void"));
 }
 
-absl::StatusOr<Grant> Mover::AcquireLocked(TileIndex tile, Tier tier, Access access,
-                                           StreamId stream) {
+absl::StatusOr<Grant> Mover::Acquire(TileIndex tile, Tier tier, Access access, StreamId stream) {
   Grant granted;
   uint64_t frame_offset = 0, frame_bytes = 0;
   bool was_stored = false;
@@ -146,7 +132,7 @@ void Mover::EndLease(TileIndex tile, Tier tier, Access access, const tiers::Stre
       const Entry entry(this);
       --drains_;
       quiet_.NotifyAll();
-      pager_.OpenOrCloseCount(End(tile, tier, access, /*drained=*/true));
+      End(tile, tier, access, /*drained=*/true);
     };
     if (transfers().runtime().Notify(*stream, drained).ok()) return;
     transfers().WaitFor(*stream);
@@ -154,25 +140,23 @@ void Mover::EndLease(TileIndex tile, Tier tier, Access access, const tiers::Stre
     return;
   }
   const Entry entry(this);
-  pager_.OpenOrCloseCount(End(tile, tier, access, /*drained=*/false));
+  End(tile, tier, access, /*drained=*/false);
 }
 
-Pager::LeaseEnd Mover::End(TileIndex tile, Tier tier, Access access, bool drained) {
+void Mover::End(TileIndex tile, Tier tier, Access access, bool drained) {
   plan::StepRecorder* const trace = drained ? nullptr : planner_.Recording();
   if (trace != nullptr) trace->Release(tile, tier, access, base::Now());
-  const Pager::LeaseEnd ended = pager_.EndLease(tile, tier, access, drained);
+  pager_.EndLease(tile, tier, access, drained);
   // When a lease has drained, a thread of the device's calls this, perhaps while the engine closes.
   Dispatch(drained ? Wake::kNow : Wake::kAtExit);
-  return ended;
 }
 
 void Mover::GiveUp(TileIndex tile, Access access, bool was_stored) {
   const Entry entry(this);
   if (auto* trace = planner_.Recording()) trace->Release(tile, Tier::kPinned, access, base::Now());
-  const Pager::LeaseEnd ended = pager_.GiveUp(tile, access);
+  pager_.GiveUp(tile, access);
   if (!was_stored) (void)pager_.Discard(tile);  // no lease is left, so it does not fail
   Dispatch();
-  pager_.OpenOrCloseCount(ended);
 }
 
 absl::Status Mover::ReadAgain(TileIndex tile, uint64_t page, uint64_t checksum, std::byte* frame) {
@@ -247,7 +231,6 @@ absl::Status Mover::TakeUpPlan() {
       return absl::OkStatus();
     }
     quiet_.Wait(&mu_);
-    ApplySharedLeases();
     // This wait cannot be cancelled: the step has ended, and the plan was handed over.
     const base::Uninterrupted to_its_end;
     SPILLWAY_RETURN_IF_ERROR(WaitForTurn());

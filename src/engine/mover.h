@@ -2,9 +2,8 @@
 //
 // The one lock around the pager. The mover passes what callers request to Pager: leases, ends of
 // steps, and the calls that need the engine or a tensor exclusively, which take turns. It also
-// passes on the ends of transfers, and leases that were taken without the lock, carries out the
-// actions that Pager returns (mover_dispatch.cc), and records the timeline (mover_timeline.cc). It
-// decides nothing itself.
+// passes on the ends of transfers, carries out the actions that Pager returns (mover_dispatch.cc),
+// and records the timeline (mover_timeline.cc). It decides nothing itself.
 //
 // The thread that brings an event answers the requests that Pager fails, or grants without a copy
 // to wait for. It posts the other actions as work for the transfer thread.
@@ -18,7 +17,6 @@
 #ifndef SPILLWAY_ENGINE_MOVER_H_
 #define SPILLWAY_ENGINE_MOVER_H_
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -143,15 +141,12 @@ class Mover final : private TransferThread::Listener {
   Timeline TakeTimeline();
 
  private:
-  // Holds the lock for a caller of Pager. The constructor first applies the log of leases that were
-  // taken without the lock. The destructor releases the lock, and then wakes the transfer thread if
-  // Dispatch has left that to it.
+  // Holds the lock for a caller of Pager. The destructor releases the lock, and then wakes the
+  // transfer thread if Dispatch has left that to it.
   class ABSL_SCOPED_LOCKABLE Entry {
    public:
     explicit Entry(Mover* mover) ABSL_EXCLUSIVE_LOCK_FUNCTION(mover->mu_)
-        : mover_(*mover), lock_(&mover->mu_) {
-      mover->ApplySharedLeases();
-    }
+        : mover_(*mover), lock_(&mover->mu_) {}
     ~Entry() ABSL_UNLOCK_FUNCTION() {
       const bool wakes = std::exchange(mover_.wakes_, false);
       lock_.reset();
@@ -176,16 +171,11 @@ class Mover final : private TransferThread::Listener {
   // `budgets`: the options of plans. If empty, no steps are planned.
   Mover(MoverParts parts, PagerOptions options, const std::optional<plan::PlanOptions>& budgets);
 
-  absl::StatusOr<Grant> AcquireLocked(TileIndex tile, Tier tier, Access access, StreamId stream);
-  Pager::LeaseEnd End(TileIndex tile, Tier tier, Access access, bool drained)
+  void End(TileIndex tile, Tier tier, Access access, bool drained)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status TakeUpPlan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // The lock, and the transfer thread's side.
-  // Whether the times of leases are recorded: for the traces of steps, or for the timeline.
-  bool records_times() const { return plans_ != nullptr || recorder_ != nullptr; }
-  // Applies the leases that readers took without the lock to the pager, the trace and the timeline.
-  void ApplySharedLeases() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Carries out the pager's actions. Call it after an event.
   void Dispatch(Wake wake = Wake::kNow) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Dispatches, and waits until the pager has answered the request. Withdraws the request if the
@@ -225,7 +215,6 @@ class Mover final : private TransferThread::Listener {
   // Null if no timeline is recorded.
   const std::unique_ptr<TimelineRecorder> recorder_ ABSL_PT_GUARDED_BY(mu_);
   Pager pager_ ABSL_GUARDED_BY(mu_);
-  LeaseTable& leases_;      // pager_'s; readers take leases in it without the lock
   const TileTable& tiles_;  // pager_'s; entries of existing tiles are read without the lock
   // Null if no steps are planned. Its thread reads the tiles, so it is destroyed before pager_.
   const std::unique_ptr<PlanService> plans_;
@@ -238,7 +227,7 @@ class Mover final : private TransferThread::Listener {
   // Why the last step could not be planned; empty if it could.
   std::string not_planned_ ABSL_GUARDED_BY(mu_);
   RateMeter rates_ ABSL_GUARDED_BY(mu_);
-  std::atomic<bool> has_turn_ = false;  // written under the lock
+  bool has_turn_ ABSL_GUARDED_BY(mu_) = false;
   base::CondVar turn_over_;
   int fills_ ABSL_GUARDED_BY(mu_) = 0;  // tensors that are being registered
   Traffic recorded_nvme_ ABSL_GUARDED_BY(mu_), recorded_pinned_ ABSL_GUARDED_BY(mu_);

@@ -22,22 +22,6 @@ Mover::~Mover() {
   transfers_.Stop();
 }
 
-void Mover::ApplySharedLeases() {
-  const bool was_followed = pager_.plan().followed() != nullptr;
-  for (LeaseTable::LogEntry* entry = leases_.TakeLog(); entry != nullptr;) {
-    const SharedLease lease = leases_.Pop(&entry);
-    const double seconds = static_cast<double>(lease.ns) * 1e-9;
-    if (plan::StepRecorder* const trace = planner_.Recording())
-      trace->Acquire(lease.tile, lease.tier, Access::kRead, seconds, seconds, lease.thread);
-    pager_.Shared(lease.tile, lease.tier);
-    if (recorder_ != nullptr)
-      recorder_->Grant(lease.tile, lease.ns, lease.thread, lease.thread_serial);
-  }
-  // One of these leases deviated from the plan, so the plan was abandoned: requests that waited for
-  // the plan are now served on demand.
-  if (was_followed && pager_.plan().followed() == nullptr) Dispatch();
-}
-
 absl::Status Mover::WaitFor(CallerWaits::Request* request, TileIndex tile) {
   Dispatch(Wake::kAtExit);
   const bool recorded = recorder_ != nullptr && tile != TimelineEvent::kNoTile;
@@ -52,7 +36,6 @@ absl::Status Mover::WaitFor(CallerWaits::Request* request, TileIndex tile) {
   std::function<void()> wake;
   if (std::exchange(wakes_, false)) wake = [this] { transfers_.Wake(); };
   if (!waits_.Wait(request, &mu_, wake)) {
-    ApplySharedLeases();
     pager_.Withdraw(request->ticket);
     Dispatch();
     waits_.WaitOut(request, &mu_);

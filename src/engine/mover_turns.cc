@@ -42,7 +42,6 @@ absl::Status Mover::WaitForTurn() {
   if (!has_turn_) return absl::OkStatus();
   bool interrupted = false;
   while (has_turn_ && !interrupted) interrupted = base::WaitOrInterrupt(&turn_over_, &mu_);
-  ApplySharedLeases();
   if (interrupted && has_turn_) {
     return absl::CancelledError(
         "the wait for another thread's Commit, Restore or Unregister was interrupted");
@@ -106,10 +105,8 @@ absl::Status IsInterrupted(std::string_view what) {
 
 absl::Status Mover::WaitForStreams(std::string_view what) {
   bool interrupted = false;
-  while (drains_ > 0 && !pager_.has_callers() && !interrupted) {
+  while (drains_ > 0 && !pager_.has_callers() && !interrupted)
     interrupted = base::WaitOrInterrupt(&quiet_, &mu_);
-    ApplySharedLeases();
-  }
   if (!interrupted) return absl::OkStatus();
   if (drains_ > 0) return IsInterrupted(what);
   base::PutBackInterrupt();
@@ -143,7 +140,7 @@ absl::Status Mover::CheckNoLeases(std::string_view what) {
 absl::Status Mover::Quiesce(std::string_view what) {
   SPILLWAY_RETURN_IF_ERROR(WaitForStreams(what));
   SPILLWAY_RETURN_IF_ERROR(CheckIdle(what));
-  if (!pager_.Pause()) return IsBusy(what);
+  pager_.Pause();
   Dispatch();
   bool interrupted = false;
   while (!IsQuiet() && !interrupted) interrupted = base::WaitOrInterrupt(&quiet_, &mu_);
@@ -166,10 +163,7 @@ absl::Status Mover::Forget(TileIndex first, TileIndex count,
     const Entry entry(this);
     const Leases& leases = pager_.pages().leases();
     for (TileIndex tile = first; tile < first + count; ++tile) {
-      while (leases.IsLeased(tile) && !leases.HasHolder(tile)) {
-        quiet_.Wait(&mu_);
-        ApplySharedLeases();
-      }
+      while (leases.IsLeased(tile) && !leases.HasHolder(tile)) quiet_.Wait(&mu_);
     }
     SPILLWAY_RETURN_IF_ERROR(pager_.Forget(first, count));
     Dispatch();

@@ -23,10 +23,9 @@
 
 namespace spillway::engine {
 
-// Externally synchronised. Times are arguments, so that they can be virtual. They never go back,
-// except that a lease may be reported late, but before its caller does anything else. Callers are
-// identified by their threads: by the thread's id, which a later thread may have again, and by its
-// serial number, which is never used again.
+// Externally synchronised. Times are arguments, so that they can be virtual. They never go back.
+// Callers are identified by their threads: by the thread's id, which a later thread may have again,
+// and by its serial number, which is never used again.
 class TimelineRecorder {
  public:
   // Keeps the newest `max_events` events. Throws std::bad_alloc if there are no addresses for them.

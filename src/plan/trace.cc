@@ -147,7 +147,8 @@ void StepRecorder::Add(TraceEvent event, double now) {
   hash_.Add(event);
 }
 
-uint16_t StepRecorder::NumberOf(std::thread::id thread) {
+uint16_t StepRecorder::ThisThread() {
+  const std::thread::id thread = std::this_thread::get_id();
   const auto found = std::ranges::find(threads_, thread);
   if (found != threads_.end()) return static_cast<uint16_t>(found - threads_.begin());
   constexpr size_t kMost = std::numeric_limits<uint16_t>::max();
@@ -156,13 +157,12 @@ uint16_t StepRecorder::NumberOf(std::thread::id thread) {
   return static_cast<uint16_t>(threads_.size() - 1);
 }
 
-void StepRecorder::Acquire(TileIndex tile, Tier tier, Access access, double asked, double granted,
-                           std::thread::id thread) {
+void StepRecorder::Acquire(TileIndex tile, Tier tier, Access access, double asked, double granted) {
   Add({.tile = tile,
        .kind = Kind::kAcquire,
        .tier = tier,
        .access = access,
-       .thread = NumberOf(thread)},
+       .thread = ThisThread()},
       asked);
   last_ = std::max(last_, granted);
 }

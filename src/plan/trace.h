@@ -144,8 +144,7 @@ class StepRecorder {
   // Begins a step. Drops what was recorded of a step that did not end.
   void Begin(double now);
   // The time between `asked` and `granted` was spent waiting.
-  void Acquire(TileIndex tile, Tier tier, Access access, double asked, double granted,
-               std::thread::id thread = std::this_thread::get_id());
+  void Acquire(TileIndex tile, Tier tier, Access access, double asked, double granted);
   void Release(TileIndex tile, Tier tier, Access access, double now);
   void Discard(TileIndex tile, double now);
   // Excludes the time from `begin` to `end` from computing, as for a commit or a wait for a plan.
@@ -161,7 +160,7 @@ class StepRecorder {
 
  private:
   void Add(TraceEvent event, double now);
-  uint16_t NumberOf(std::thread::id thread);
+  uint16_t ThisThread();
 
   EventLog events_;
   TileBits used_;

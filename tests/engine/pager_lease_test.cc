@@ -1,19 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The pager beside readers that take leases without it: where they must not, and what they must not
-// change for others.
+// Single leases through the pager: the frames of new tiles that rest in memory, and writers whose
+// lease ends before the end of the copy that it needed is reported.
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <cstdio>
-#include <optional>
-#include <thread>
 #include <vector>
 
-#include "src/base/clock.h"
 #include "src/engine/pager/pager.h"
 #include "tests/engine/pager_options.h"
 #include "tests/engine/small_plan.h"
@@ -51,9 +46,8 @@ bool Lease(Pager& pager, TileIndex tile) {
 }
 
 void End(Pager& pager, TileIndex tile) {
-  const auto ended = pager.EndLease(tile, Tier::kPinned, Access::kRead, /*drained=*/false);
+  pager.EndLease(tile, Tier::kPinned, Access::kRead, /*drained=*/false);
   (void)pager.TakeActions();
-  pager.OpenOrCloseCount(ended);
 }
 
 // Four tiles fill pinned memory. Returns the action that answers the request for the frame of a new
@@ -116,48 +110,6 @@ TEST_F(FrameOfANewTile, IsRefusedWhereLeasesLeaveNoRoom) {
       << action.status;
 }
 
-// A caller waits until streams end their use of all tiles. While the pager weighs these tiles for
-// eviction, the least recently used one gets a reader. The caller gets another tile's room, and
-// does not wait for the reader.
-TEST(PagerLease, AReaderWhoComesDuringTheSearchIsNotWaitedFor) {
-  constexpr TileIndex kTiles = 300;
-  constexpr int kRounds = 300;
-  int taken = 0;
-  for (int round = 0; round < kRounds; ++round) {
-    Pager pager(PinnedOnly(kTiles));
-    for (TileIndex tile = 0; tile <= kTiles; ++tile) AddStored(pager);
-    for (TileIndex tile = 0; tile < kTiles; ++tile) {
-      ASSERT_TRUE(Lease(pager, tile));
-      pager.BeginDrain(tile, Tier::kPinned, Access::kRead, kSomeStream);
-    }
-    pager.Acquire(kTicket, kTiles, Tier::kPinned, Access::kRead, /*stream=*/nullptr);
-    ASSERT_TRUE(pager.TakeActions().empty());
-    for (TileIndex tile = 0; tile < kTiles; ++tile)
-      pager.OpenOrCloseCount(pager.EndLease(tile, Tier::kPinned, Access::kRead, /*drained=*/true));
-    std::atomic<bool> is_reader_there = false;
-    std::atomic<int64_t> begin_ns = 0;
-    std::optional<uint64_t> lease;
-    std::thread reader([&] {
-      is_reader_there = true;
-      while (begin_ns == 0) {
-      }
-      while (base::NowNs() < begin_ns + round * 100) {  // covers all moments of a search
-      }
-      lease = pager.leases().TryTake(/*tile=*/0, Tier::kPinned);
-    });
-    while (!is_reader_there) std::this_thread::yield();
-    begin_ns = base::NowNs();
-    const std::vector<Action> actions = pager.TakeActions();
-    reader.join();
-    EXPECT_TRUE(std::any_of(
-        actions.begin(), actions.end(),
-        [&](const Action& action) { return action.Is(Transfer::kRead) && action.tile == kTiles; }))
-        << "round " << round;
-    if (lease) ++taken;
-  }
-  std::printf("%d readers came in time\n", taken);
-}
-
 // The lease of a stream that waits for a copy may end before the end of the copy is reported. The
 // written bytes are on the device alone all the same. Until the end is reported, no caller may
 // lease the older bytes, whose frame is still being read. The same holds if the lease ends on
@@ -175,9 +127,8 @@ TEST(PagerLease, AWriterWhoEndsBeforeItsCopyIsToldLeavesNoOlderBytes) {
     ASSERT_TRUE(std::any_of(actions.begin(), actions.end(),
                             [](const Action& action) { return action.after_copy; }));
     if (drains) pager.BeginDrain(tile, Tier::kDevice, Access::kReadWrite, kSomeStream);
-    const auto ended = pager.EndLease(tile, Tier::kDevice, Access::kReadWrite, drains);
+    pager.EndLease(tile, Tier::kDevice, Access::kReadWrite, drains);
     (void)pager.TakeActions();
-    pager.OpenOrCloseCount(ended);
     pager.Acquire(kTicket, tile, Tier::kPinned, Access::kRead, /*stream=*/nullptr);
     EXPECT_TRUE(pager.TakeActions().empty());
     EXPECT_TRUE(pager.pages().arena(Tier::kPinned).used_bytes() > 0);
@@ -197,9 +148,8 @@ void WriteBeforeTheCopyIsTold(Pager& pager, TileIndex tile) {
   const std::vector<Action> actions = pager.TakeActions();
   ASSERT_TRUE(std::any_of(actions.begin(), actions.end(),
                           [](const Action& action) { return action.after_copy; }));
-  const auto ended = pager.EndLease(tile, Tier::kDevice, Access::kReadWrite, /*drained=*/false);
+  pager.EndLease(tile, Tier::kDevice, Access::kReadWrite, /*drained=*/false);
   (void)pager.TakeActions();
-  pager.OpenOrCloseCount(ended);
 }
 
 // Ends the tile's copy to the device, and expects that its bytes then go to NVMe.
@@ -280,9 +230,8 @@ TEST(PagerLease, AFailedCopyBehindAWriterWhoHasEndedIsTold) {
   }
   ASSERT_TRUE(granted);
   pager.BeginDrain(0, Tier::kDevice, Access::kReadWrite, kSomeStream);
-  const auto ended = pager.EndLease(0, Tier::kDevice, Access::kReadWrite, /*drained=*/true);
+  pager.EndLease(0, Tier::kDevice, Access::kReadWrite, /*drained=*/true);
   (void)pager.TakeActions();
-  pager.OpenOrCloseCount(ended);
   pager.TransferDone(0, absl::InternalError("the copy failed"));
   EXPECT_TRUE(absl::IsInternal(pager.TakeWriteError()));
 }

@@ -184,18 +184,14 @@ class PlannedSimulation : public PagerSimulation {
     const double hurry = Chance(0.3) ? 0.05 : 0.4;  // the chance that a transfer ends
     for (int round = 0; !IsOver() && !testing::Test::HasFatalFailure(); ++round) {
       ASSERT_LT(round, 50'000) << "callers wait, and transfers come and go";
-      if (Chance(0.7)) TellOfTaken();
       if (setup_.withdraws && Chance(0.01)) WithdrawSome();
       if (Chance(hurry)) {
-        TellOfTaken();
         EndSomeTransfer();
       } else if (Chance(0.2)) {
         EndSomeDrain();
       } else if (Chance(0.02)) {
-        TellOfTaken();
         (void)pager_.Evict(static_cast<TileIndex>(random_() % truth_.size()));
       } else if (Chance(0.005)) {
-        TellOfTaken();
         AddTile();
       } else {
         Go(callers_[random_() % callers_.size()]);
@@ -203,7 +199,6 @@ class PlannedSimulation : public PagerSimulation {
       Pump();
       CheckWaits();
     }
-    TellOfTaken();
   }
 
   bool IsOver() const {
@@ -218,8 +213,6 @@ class PlannedSimulation : public PagerSimulation {
     const Op op = caller.program[caller.next++];
     switch (op.kind) {
       case Op::Kind::kAcquire: {
-        if (op.access == Access::kRead && Chance(0.6) && Take(op.tile, op.tier)) return;
-        TellOfTaken();
         const StreamId stream = op.on_stream ? &kStreams[caller.number % 2] : kNoStream;
         caller.ticket = ++ticket_;
         pager_.Acquire(caller.ticket, op.tile, op.tier, op.access, stream);
@@ -228,7 +221,6 @@ class PlannedSimulation : public PagerSimulation {
       }
       case Op::Kind::kRelease: {
         if (caller.missed.erase(op.tile) > 0) return;
-        TellOfTaken();
         const auto lease = std::find_if(held_.begin(), held_.end(), [&](const Held& held) {
           return held.tile == op.tile && held.tier == op.tier && held.access == op.access &&
                  !held.draining;
@@ -242,7 +234,6 @@ class PlannedSimulation : public PagerSimulation {
         break;
       }
       case Op::Kind::kDiscard:
-        TellOfTaken();
         if (!pager_.Discard(op.tile).ok()) return;
         discarded_.insert(op.tile);
         TakeDiscard(op.tile);
@@ -261,7 +252,6 @@ class PlannedSimulation : public PagerSimulation {
       if (held_[i].draining) draining.push_back(i);
     }
     if (draining.empty()) return;
-    TellOfTaken();
     End(held_.begin() + static_cast<long>(draining[random_() % draining.size()]));
   }
 
@@ -285,8 +275,7 @@ class PlannedSimulation : public PagerSimulation {
   void CheckWaits() {
     const bool drains =
         std::any_of(held_.begin(), held_.end(), [](const Held& held) { return held.draining; });
-    if (!transfers_.empty() || drains || !untold_.empty() || !discarded_.empty() || runs_again_)
-      return;
+    if (!transfers_.empty() || drains || !discarded_.empty() || runs_again_) return;
     const bool is_held = !held_.empty() || !requests_.empty();
     ASSERT_TRUE(!registering_ || is_held) << "a new tile waits for nothing";
     for (const auto& [ticket, request] : requests_) {

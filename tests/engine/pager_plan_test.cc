@@ -53,69 +53,6 @@ TEST(PagerPlan, AFailedCopyBehindALeaseOnAStreamIsTold) {
   EXPECT_EQ(pager.pages().stats().plan.deviations, 1u);
 }
 
-// A plan leases two tiles in turn, and the device has room for one. A reader that leased the first
-// without the pager would keep the second out.
-TEST(PagerPlan, NobodyTakesATileThatThePlanMovesNext) {
-  Pager pager(OneDeviceFrame());
-  for (int i = 0; i < 2; ++i) pager.AddTile(kTileBytes, Role::kParameter, false, true);
-  const auto lease = [&](TileIndex tile) {
-    bool granted = false;
-    pager.Acquire(/*ticket=*/1, tile, Tier::kDevice, Access::kRead, /*stream=*/nullptr);
-    for (int round = 0; round < 20 && !granted; ++round) {
-      for (const Action& action : pager.TakeActions()) {
-        granted |= action.kind == Action::Kind::kGrant;
-        if (action.Is(Transfer::kRead) || action.Is(Transfer::kCopyIn))
-          pager.TransferDone(action.tile, {});
-      }
-    }
-    EXPECT_TRUE(granted);
-    const auto ended = pager.EndLease(tile, Tier::kDevice, Access::kRead, /*drained=*/false);
-    for (const Action& action : pager.TakeActions()) pager.TransferDone(action.tile, {});
-    pager.OpenOrCloseCount(ended);
-  };
-
-  lease(0);
-  EXPECT_TRUE(pager.leases().TryTake(0, Tier::kDevice)) << "nothing is planned yet";
-  pager.Shared(0, Tier::kDevice);
-  pager.OpenOrCloseCount(pager.EndLease(0, Tier::kDevice, Access::kRead, /*drained=*/false));
-
-  pager.plan().Follow(TilesOneByOne({{0}, {1}}));
-  for (int period = 0; period < 3; ++period) {
-    for (const TileIndex tile : {0, 1}) {
-      lease(tile);
-      EXPECT_FALSE(pager.leases().TryTake(tile, Tier::kDevice));
-    }
-  }
-  EXPECT_EQ(pager.pages().stats().plan.deviations, 0u);
-}
-
-// A stream still works on the last lease of a tile that leaves next. A caller that is ahead of the
-// stream must not lease the tile in the meantime.
-TEST(PagerPlan, NobodyTakesATileWhoseLastLeaseWaitsForItsStream) {
-  Pager pager(OneDeviceFrame());
-  for (int i = 0; i < 2; ++i) pager.AddTile(kTileBytes, Role::kParameter, false, true);
-  pager.plan().Follow(TilesOneByOne({{0}, {0}, {1}}));
-
-  bool granted = false;
-  pager.Acquire(/*ticket=*/1, /*tile=*/0, Tier::kDevice, Access::kRead, /*stream=*/nullptr);
-  for (int round = 0; round < 20 && !granted; ++round) {
-    for (const Action& action : pager.TakeActions()) {
-      granted |= action.kind == Action::Kind::kGrant;
-      if (action.Is(Transfer::kRead) || action.Is(Transfer::kCopyIn))
-        pager.TransferDone(action.tile, {});
-    }
-  }
-  ASSERT_TRUE(granted);
-  const auto ended = pager.EndLease(0, Tier::kDevice, Access::kRead, /*drained=*/false);
-  (void)pager.TakeActions();
-  pager.OpenOrCloseCount(ended);
-  ASSERT_TRUE(pager.leases().TryTake(0, Tier::kDevice)) << "it is read again next";
-  pager.Shared(0, Tier::kDevice);
-  pager.BeginDrain(0, Tier::kDevice, Access::kRead, kSomeStream);
-  EXPECT_FALSE(pager.leases().TryTake(0, Tier::kDevice));
-  EXPECT_EQ(pager.pages().stats().plan.deviations, 0u);
-}
-
 // The plan drops the tile after its last release. An earlier lease may outlast that release,
 // because its stream is behind. The follower waits for the stream and does not abandon the plan.
 TEST(PagerPlan, ADropWaitsForAnEarlierLeaseWhoseStreamIsBehind) {
@@ -256,7 +193,7 @@ TEST(PagerPlan, ATileThatMustLeaveWaitsItsTurn) {
     pager.Acquire(/*ticket=*/1, tile, Tier::kPinned, Access::kRead, kNoStream);
     run();
     run();
-    pager.OpenOrCloseCount(pager.EndLease(tile, Tier::kPinned, Access::kRead, /*drained=*/false));
+    pager.EndLease(tile, Tier::kPinned, Access::kRead, /*drained=*/false);
     run();
   };
   const auto num_in_memory = [&] {
@@ -301,29 +238,6 @@ TEST(PagerPlan, ATileHasBytesFromItsFirstWriterToItsDiscard) {
     ASSERT_TRUE(pager.Discard(0).ok());
     EXPECT_FALSE(pager.pages().Now().with_bytes[0]);
   }
-}
-
-// The next lease reports a write that failed, so no lease may be taken without the pager.
-TEST(PagerPlan, AfterAFailedWriteEveryLeaseIsAskedFor) {
-  Pager pager(WithStore(0, 2 * kTileBytes));
-  for (int i = 0; i < 3; ++i) pager.AddTile(kTileBytes, Role::kParameter, false, false);
-  TileIndex written = 0;
-  for (TileIndex tile = 0; tile < 2; ++tile) {
-    pager.Acquire(/*ticket=*/1, tile, Tier::kPinned, Access::kDiscard, /*stream=*/nullptr);
-    for (const Action& action : pager.TakeActions()) written = action.tile;
-    const auto ended = pager.EndLease(tile, Tier::kPinned, Access::kDiscard, false);
-    for (const Action& action : pager.TakeActions()) {
-      EXPECT_TRUE(action.Is(Transfer::kWrite)) << "behind, as pinned memory is half full";
-      written = action.tile;
-    }
-    pager.OpenOrCloseCount(ended);
-  }
-  ASSERT_TRUE(pager.leases().TryTake(1, Tier::kPinned));
-  pager.Shared(1, Tier::kPinned);
-  pager.OpenOrCloseCount(pager.EndLease(1, Tier::kPinned, Access::kRead, /*drained=*/false));
-  pager.TransferDone(written, absl::UnavailableError("no room on the disk"));
-  EXPECT_FALSE(pager.leases().TryTake(1, Tier::kPinned));
-  EXPECT_TRUE(absl::IsUnavailable(pager.TakeWriteError()));
 }
 
 }  // namespace

@@ -78,7 +78,6 @@ class PagerSimulation {
   const EngineStats& stats() const { return pager_.pages().stats(); }
   int failures() const { return failures_; }
   int grants() const { return grants_; }
-  int taken() const { return taken_; }
   int restores() const { return restores_; }
   int num_withdrawn() const { return num_withdrawn_; }
   // How often a run of the pump stopped at its limits while nothing was in flight.
@@ -124,7 +123,6 @@ class PagerSimulation {
     const auto tile = static_cast<TileIndex>(random_() % truth_.size());
     const Tier tier = Chance(0.5) ? Tier::kDevice : Tier::kPinned;
     const auto access = static_cast<Access>(random_() % 4);
-    if (Chance(0.7)) TellOfTaken();
     if (setup_.restores && saved_truth_ && Chance(0.02)) Restore();
     if (setup_.withdraws && Chance(0.05)) WithdrawSome();
     if (setup_.adds_tiles && Chance(0.02) && !flushing_) AddTile();
@@ -134,8 +132,6 @@ class PagerSimulation {
       case 1:
       case 2:
         if (!flushing_ && requests_.size() + held_.size() < static_cast<size_t>(setup_.max_held)) {
-          if (access == Access::kRead && (Take(tile, tier) || Take(last_end_.tile, last_end_.tier)))
-            break;
           const bool on_stream = tier == Tier::kDevice && Chance(0.5);
           const StreamId stream = on_stream ? &kStreams[random_() % kStreams.size()] : kNoStream;
           pager_.Acquire(++ticket_, tile, tier, access, stream);
@@ -209,7 +205,6 @@ class PagerSimulation {
   // Withdraws requests of callers that give up. A lease request fails at once, a commit when its
   // writes have ended.
   void WithdrawSome() {
-    TellOfTaken();
     if (flushing_ && Chance(0.5)) {
       withdrawn_.insert(flush_ticket_);
       pager_.Withdraw(flush_ticket_);
@@ -232,29 +227,11 @@ class PagerSimulation {
     if (discarded_.erase(tile) > 0) truth_[tile] = 0;
   }
 
-  // Takes a read lease without the pager, which learns of it later.
-  bool Take(TileIndex tile, Tier tier) {
-    const auto offset = pager_.leases().TryTake(tile, tier);
-    if (!offset) return false;
-    EXPECT_EQ(*offset, tier == Tier::kDevice ? pager_.pages()[tile].copy(Tier::kDevice).offset
-                                             : pager_.pages()[tile].copy(Tier::kPinned).offset);
-    ++taken_;
-    untold_.push_back({tile, tier});
-    Hold({tile, tier, Access::kRead});
-    return true;
-  }
-
-  void TellOfTaken() {
-    for (const auto& [tile, tier] : untold_) pager_.Shared(tile, tier);
-    untold_.clear();
-  }
-
   // Ends all transfers, then restores the last flush or resumes without a restore. Does nothing
   // while the pager is in use.
   void Restore() {
-    TellOfTaken();
     if (pager_.in_use()) return;
-    EXPECT_TRUE(pager_.Pause());
+    pager_.Pause();
     Pump();
     while (!transfers_.empty()) {
       EndSomeTransfer();
@@ -319,7 +296,6 @@ class PagerSimulation {
   // Ends a lease, or only begins its drain on a stream.
   void EndSomeLease() {
     if (held_.empty()) return;
-    TellOfTaken();
     const auto lease = held_.begin() + static_cast<long>(random_() % held_.size());
     if (!lease->draining && Chance(lease->arriving ? 0.7 : 0.3)) {
       LetGo(*lease);
@@ -354,7 +330,7 @@ class PagerSimulation {
     held_.erase(lease);
     CheckBytes(ended.tile, ended.tier);
     TakeDiscard(ended.tile);
-    ended_ = pager_.EndLease(ended.tile, ended.tier, ended.access, ended.draining);
+    pager_.EndLease(ended.tile, ended.tier, ended.access, ended.draining);
   }
 
   // Or calls the pager again, if it has asked for that.
@@ -429,9 +405,6 @@ class PagerSimulation {
         case Action::Kind::kTransfer: CheckPlacement(action); transfers_.push_back(action);
       }
     }
-    if (!ended_) return;
-    last_end_ = *std::exchange(ended_, std::nullopt);
-    pager_.OpenOrCloseCount(last_end_);
   }
 
   void OnGrant(const Action& action) {
@@ -543,9 +516,6 @@ class PagerSimulation {
   std::vector<Action> transfers_;
   std::set<TileIndex> carried_out_;  // tiles whose transfer has moved the bytes, but is in flight
   std::vector<Held> held_;
-  std::vector<std::pair<TileIndex, Tier>> untold_;  // leases that the pager has not recorded yet
-  std::optional<Pager::LeaseEnd> ended_;            // the lease that has just ended
-  Pager::LeaseEnd last_end_;       // the end that was last passed to OpenOrCloseCount
   std::set<TileIndex> discarded_;  // discards that wait until leases have ended
   std::optional<NewTile> registering_;
   std::map<Ticket, Request> requests_;
@@ -556,7 +526,6 @@ class PagerSimulation {
   uint64_t value_ = 0;
   int failures_ = 0;
   int grants_ = 0;
-  int taken_ = 0;
   int restores_ = 0;
 };
 

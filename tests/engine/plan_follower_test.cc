@@ -133,38 +133,6 @@ void CarryOut(PlanFollower& follower) {
   }
 }
 
-// Runs two steps and returns for each release whether IsReadNext holds after it. Both steps must
-// agree.
-std::vector<bool> ReadNext(const std::vector<SmallLease>& leases, uint64_t pinned_bytes) {
-  const plan::Trace trace = TraceOf(leases);
-  PlanFollower follower(PlanWithin(pinned_bytes, trace));
-  std::vector<bool> read_next;
-  for (int step = 0; step < 2; ++step) {
-    for (size_t i = 0; i < leases.size(); ++i) {
-      CarryOut(follower);
-      ComesAndGoes(follower, trace.events[2 * i]);
-      EXPECT_TRUE(follower.tiles().OpsBeforeAreOver(leases[i].tile, 0));
-      ComesAndGoes(follower, trace.events[2 * i + 1]);
-      const bool is_read_next = follower.tiles().IsReadNext(leases[i].tile, Tier::kPinned);
-      if (step == 0) read_next.push_back(is_read_next);
-      EXPECT_EQ(is_read_next, read_next[i]) << "step " << step;
-    }
-    EXPECT_TRUE(follower.EndStep());
-  }
-  return read_next;
-}
-
-TEST(PlanFollower, KnowsWhereNothingIsDoneWithATileBeforeItsNextRead) {
-  constexpr auto kRead = Access::kRead, kWrite = Access::kReadWrite;
-  using Expected = std::vector<bool>;
-  EXPECT_EQ(ReadNext({{0, kRead}, {1, kRead}, {0, kRead}}, 200), Expected({true, true, true}));
-  EXPECT_EQ(ReadNext({{0, kRead}, {0, kRead}, {1, kRead}}, 100), Expected({true, false, false}))
-      << "there is one frame, so each leaves for the other";
-  const Expected written = ReadNext({{0, kRead}, {0, kWrite}, {0, kRead}, {1, kRead}}, 200);
-  EXPECT_FALSE(written[0]) << "a writer comes next";
-  EXPECT_TRUE(written[2]);
-}
-
 // Tiles of other threads may come in any order, and readers may overlap.
 TEST(PlanFollower, OnlyTheOrderOfATilesOwnUsesCounts) {
   constexpr auto kRead = Access::kRead;

@@ -57,7 +57,7 @@ ORDER = {
     "src/plan": """stop transfer tile_bits trace retention room_tree range_map uses frames prices ways_to_retain pack plan op_writer
         reserve make_plan simulate bounds""".split(),
     "src/engine/following": "step_plan plan_index plan_progress ready_ops plan_periods plan_follower".split(),
-    "src/engine/pager": """arena_map tile_table lease_table use_queue action leases write_failures job page_table
+    "src/engine/pager": """arena_map tile_table use_queue action leases write_failures job page_table
         transfers plan_frames room plan_moves plan_run arrivals flush pager""".split(),
     "src/engine": """open_engine unchecked_leases overlap_meter caller_waits rate_meter resting_room plan_service step_planner
         timeline_recorder tile_checksums tile_copies transfer_thread mover tensor_registry engine_stream leasing_engine engine_parts engine""".split(),

@@ -69,15 +69,6 @@ void PlanProgress::FindNext(TileIndex tile, Tile* progress) const {
   progress->knows_next = true;
 }
 
-bool PlanProgress::IsReadNext(TileIndex tile, Tier tier) const {
-  const Tile& progress = Of(tile);
-  if (progress.strayed || index_.NumUses(tile) == 0) return false;
-  const uint64_t use = index_.InPeriod(tile, progress.uses_asked);
-  const TraceEvent& next = step_.trace.events[index_.use_event[use]];
-  return next.kind == TraceEvent::Kind::kAcquire && next.access == Access::kRead &&
-         next.tier == tier && OpsBeforeAreOver(tile, progress.uses_asked);
-}
-
 // --- Operations ---
 
 bool PlanProgress::IsLastBefore(Count op, TileIndex tile, Count use) const {

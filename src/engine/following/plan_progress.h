@@ -59,8 +59,6 @@ class PlanProgress {
   void Prefetch(TileIndex tile) const {
     if (tile < tiles_.size()) __builtin_prefetch(&tiles_[tile]);
   }
-  // Whether the tile's next use reads it in the tier and the plan has no operation of it before.
-  bool IsReadNext(TileIndex tile, Tier tier) const;
 
   // --- Operations ---
   // Whether all of the tile's operations before this use are over.

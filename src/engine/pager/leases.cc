@@ -21,7 +21,7 @@ void Leases::BeginDrain(TileIndex tile, Tier tier, Access access, StreamId strea
 
 void Leases::End(TileIndex tile, Tier tier, Access access, bool drained) {
   SPILLWAY_CHECK(held(tile, tier) > 0);
-  table_.count(tile, tier).End();
+  --held_[tile][At(tier)];
   --num_held_;
   ++num_ended_;
   if (!drained && !Writes(access)) return;
@@ -38,13 +38,13 @@ void Leases::End(TileIndex tile, Tier tier, Access access, bool drained) {
   if (busy.is_over()) busy_.erase(found);
 }
 
-bool Leases::Admit(TileIndex tile, Tier tier, Access access, StreamId stream) {
+bool Leases::Admits(TileIndex tile, Tier tier, Access access, StreamId stream) const {
   const auto found = busy_.find(tile);
   const Busy none, &busy = found == busy_.end() ? none : found->second;
   if (busy.writer) return false;
   const bool follows = busy.written_drains > 0;
   if (follows && (busy.is_mixed || busy.stream != stream || busy.tier != tier)) return false;
-  if (!Writes(access) || Close(tile)) return true;
+  if (!Writes(access) || !IsLeased(tile)) return true;
   const uint32_t drains = busy.draining[0] + busy.draining[1];
   return follows && drains == busy.written_drains &&
          drains == held(tile, Tier::kDevice) + held(tile, Tier::kPinned);

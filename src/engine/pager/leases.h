@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The leases on each tile: readers in either tier, or one writer. A lease is a *drain* when its
-// holder has released it but its stream may still use the bytes. Readers take leases without a lock
-// where the pager has opened a tile's count (lease_table.h); the pager closes a count before it
-// does anything that must not overlap with a new lease.
+// holder has released it but its stream may still use the bytes.
 
 #ifndef SPILLWAY_ENGINE_PAGER_LEASES_H_
 #define SPILLWAY_ENGINE_PAGER_LEASES_H_
@@ -13,43 +11,34 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "spillway/types.h"
+#include "src/base/stable_array.h"
 #include "src/engine/pager/action.h"
-#include "src/engine/pager/lease_table.h"
 
 namespace spillway::engine {
 
-// Externally synchronised, except for the methods of table() that any thread may call.
+// Externally synchronised.
 class Leases {
  public:
-  // The table from which readers take leases without a lock.
-  LeaseTable& table() { return table_; }
-  const LeaseTable& table() const { return table_; }
-  void AddTile() { table_.AddTile(); }
+  void AddTile() { held_.emplace_back(); }
+  // Prefetches the tile's counts into the CPU's cache.
+  void Prefetch(TileIndex tile) const { __builtin_prefetch(&held_[tile]); }
 
   // --- Changes ---
   void Take(TileIndex tile, Tier tier, Access access) {
-    table_.count(tile, tier).Take();
+    ++held_[tile][At(tier)];
     ++num_held_;
     if (Writes(access)) busy_[tile].writer = true;
   }
-  // Counts a lease that a reader took from the table.
-  void Entered() { ++num_held_; }
   // The holder releases the lease while its stream still uses the bytes. End follows with
   // `drained`.
   void BeginDrain(TileIndex tile, Tier tier, Access access, StreamId stream);
   void End(TileIndex tile, Tier tier, Access access, bool drained);
-  // Closes the counts: no reader takes a lease from the table from now on. Returns whether there is
-  // no lease.
-  bool Close(TileIndex tile) { return table_.Close(tile); }
-  bool Close(TileIndex tile, Tier tier) { return table_.count(tile, tier).Close(); }
-  bool CloseAll() { return table_.CloseAll(); }
-  // Whether a lease may be granted beside the existing ones. For a writer, it also closes the
-  // tile's counts. Beside a writer's drain, only a lease on the same stream and tier may be
-  // granted: its work runs after that writer's.
-  bool Admit(TileIndex tile, Tier tier, Access access, StreamId stream);
 
   // --- Queries ---
-  uint32_t held(TileIndex tile, Tier tier) const { return table_.leases(tile, tier); }
+  // Whether a lease may be granted beside the existing ones. Beside a writer's drain, only a lease
+  // on the same stream and tier may be granted: its work runs after that writer's.
+  bool Admits(TileIndex tile, Tier tier, Access access, StreamId stream) const;
+  uint32_t held(TileIndex tile, Tier tier) const { return held_[tile][At(tier)]; }
   bool IsLeased(TileIndex tile) const {
     return held(tile, Tier::kDevice) + held(tile, Tier::kPinned) > 0;
   }
@@ -86,7 +75,7 @@ class Leases {
   };
   static size_t At(Tier tier) { return tier == Tier::kDevice ? 0 : 1; }
 
-  LeaseTable table_;
+  base::StableArray<std::array<uint32_t, 2>> held_;  // by tile, then by tier
   absl::flat_hash_map<TileIndex, Busy> busy_;
   int64_t num_held_ = 0;
   uint64_t num_ended_ = 0;

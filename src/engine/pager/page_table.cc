@@ -50,12 +50,12 @@ TileIndex PageTable::AddTile(uint64_t size_bytes, Role role, bool transient, boo
 
 // --- Queries ---
 
-bool PageTable::CanLease(const Job& job) {
+bool PageTable::CanLease(const Job& job) const {
   const Page& page = pages_[job.tile];
   // Until the end of the copy is reported, the other copies, which are stale, still count as
   // current.
   return !page.discard && !page.written_before_copy &&
-         leases_.Admit(job.tile, job.tier, job.access, job.stream) &&
+         leases_.Admits(job.tile, job.tier, job.access, job.stream) &&
          !(Writes(job.access) && page.is_leaving());
 }
 
@@ -74,8 +74,7 @@ void PageTable::HoldFrame(TileIndex tile, Tier tier, uint64_t offset, const Job*
 
 void PageTable::DropFrame(TileIndex tile, Tier tier, const ClaimWindow& claim) {
   Copy& copy = pages_[tile].copy(tier);
-  const bool is_free = leases_.Close(tile, tier);
-  SPILLWAY_CHECK(is_free);
+  SPILLWAY_CHECK(leases_.held(tile, tier) == 0);
   if (copy.prefetched) ++stats_.prefetch_wasted;
   const uint64_t offset = copy.offset;
   copy = Copy{};

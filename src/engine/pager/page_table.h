@@ -149,10 +149,10 @@ class PageTable {
   TileIndex num_tiles() const { return static_cast<TileIndex>(pages_.size()); }
   Page& operator[](TileIndex tile) { return pages_[tile]; }
   const Page& operator[](TileIndex tile) const { return pages_[tile]; }
-  // Prefetches into the CPU cache what a search for room in the tier reads of the tile.
-  void Prefetch(TileIndex tile, Tier tier) const {
+  // Prefetches into the CPU cache what a search for room reads of the tile.
+  void Prefetch(TileIndex tile) const {
     __builtin_prefetch(&pages_[tile]);
-    __builtin_prefetch(&leases_.table().count(tile, tier));
+    leases_.Prefetch(tile);
   }
   Leases& leases() { return leases_; }
   const Leases& leases() const { return leases_; }
@@ -178,7 +178,7 @@ class PageTable {
     return {.with_bytes = with_bytes_, .reserved_changes = reserved_changes_, .all_fit = AllFit()};
   }
   // Whether the tile's other leases, discard and evictions permit the job's lease.
-  bool CanLease(const Job& job);
+  bool CanLease(const Job& job) const;
 
   // --- Frames ---
   // Records the tile's frame at `offset`. REQUIRES: the frame is allocated in the arena.
@@ -225,7 +225,7 @@ class PageTable {
   TileTable tiles_;
   base::StableArray<Page> pages_;
   Leases leases_;
-  WriteFailures failures_{&leases_};
+  WriteFailures failures_;
   std::array<ArenaMap, 2> arenas_;
   uint64_t frames_bytes_ = 0;  // the frames of all tiles together, those that are gone included
   uint64_t own_begin_;         // the lowest own place

@@ -59,10 +59,10 @@ void Pager::Withdraw(Ticket ticket) {
 
 void Pager::BeginDrain(TileIndex tile, Tier tier, Access access, StreamId stream) {
   pages_.leases().BeginDrain(tile, tier, access, stream);
-  plan_.DrainBegan(tile, tier);
+  plan_.DrainBegan(tile);
 }
 
-Pager::LeaseEnd Pager::EndLease(TileIndex tile, Tier tier, Access access, bool drained) {
+void Pager::EndLease(TileIndex tile, Tier tier, Access access, bool drained) {
   pages_.leases().End(tile, tier, access, drained);
   plan_.Released(tile, drained);
   if (Writes(access)) {
@@ -78,44 +78,20 @@ Pager::LeaseEnd Pager::EndLease(TileIndex tile, Tier tier, Access access, bool d
   } else {
     room_.GoToRest(tile);
   }
-  return {.tile = tile, .tier = tier};
 }
 
-Pager::LeaseEnd Pager::GiveUp(TileIndex tile, Access access) {
+void Pager::GiveUp(TileIndex tile, Access access) {
   plan_.Abandon(/*deviated=*/true);
   pages_.leases().End(tile, Tier::kPinned, access, /*drained=*/false);
   pages_.SetStored(tile, true);
   if (pages_[tile].is_ready(Tier::kPinned) && !pages_[tile].copy(Tier::kPinned).leaving)
     pages_.DropFrame(tile, Tier::kPinned);
-  return {.tile = tile, .tier = Tier::kPinned};
-}
-
-// The count stays closed while a failure is unreported: the next caller must take the lock, under
-// which it receives the failure.
-void Pager::OpenOrCloseCount(const LeaseEnd& ended) {
-  const auto [tile, tier] = ended;
-  const Page& page = pages_[tile];
-  const bool stays = page.is_ready(tier) && !pages_.leases().IsWritten(tile) && !page.discard &&
-                     !page.is_leaving() && !page.written_before_copy;
-  if (stays && pages_.failures().unreported().ok() && plan_.MayEnter(tile, tier)) {
-    leases().Open(tile, tier, page.copy(tier).offset);
-  } else {
-    (void)pages_.leases().Close(tile, tier);
-  }
-}
-
-// Does what Acquire and Grant do for a requested lease.
-void Pager::Shared(TileIndex tile, Tier tier) {
-  uses_.OnUse(tile, tier);
-  pages_.leases().Entered();
-  pages_.Used(tile, tier);
-  plan_.Shared(tile, tier);
 }
 
 // --- Other events from callers ---
 
 absl::Status Pager::Evict(TileIndex tile) {
-  if (!pages_.leases().Close(tile)) {
+  if (pages_.leases().IsLeased(tile)) {
     return absl::FailedPreconditionError(
         pages_.options().describe(tile) +
         (pages_.leases().HasHolder(tile)
@@ -128,7 +104,7 @@ absl::Status Pager::Evict(TileIndex tile) {
 }
 
 absl::Status Pager::Discard(TileIndex tile) {
-  if (!pages_.leases().Close(tile) && pages_.leases().HasHolder(tile)) {
+  if (pages_.leases().HasHolder(tile)) {
     return absl::FailedPreconditionError(pages_.options().describe(tile) +
                                          " is leased: release its leases before Discard");
   }
@@ -147,7 +123,7 @@ void Pager::EndDiscard(TileIndex tile) {
 
 absl::Status Pager::Forget(TileIndex first, TileIndex count) {
   for (TileIndex tile = first; tile < first + count; ++tile) {
-    if (pages_.leases().Close(tile) && !jobs_.IsAwaited(tile)) continue;
+    if (!pages_.leases().IsLeased(tile) && !jobs_.IsAwaited(tile)) continue;
     return absl::FailedPreconditionError(pages_.options().describe(tile) +
                                          " is leased: release its leases before Unregister");
   }
@@ -161,11 +137,9 @@ absl::Status Pager::Forget(TileIndex first, TileIndex count) {
   return absl::OkStatus();
 }
 
-bool Pager::Pause() {
+void Pager::Pause() {
   SPILLWAY_CHECK(!in_use());
-  if (!pages_.leases().CloseAll()) return false;
   Stop();
-  return true;
 }
 
 void Pager::Stop() {
@@ -223,7 +197,8 @@ void Pager::TransferDone(TileIndex tile, const absl::Status& status) {
 void Pager::DropLost(TileIndex tile) {
   const Page& page = pages_[tile];
   const bool may_go = page.stored && page.is_ready(Tier::kPinned) && !page.is_leaving();
-  if (may_go && pages_.leases().Close(tile, Tier::kPinned)) pages_.DropFrame(tile, Tier::kPinned);
+  if (may_go && pages_.leases().held(tile, Tier::kPinned) == 0)
+    pages_.DropFrame(tile, Tier::kPinned);
 }
 
 // --- The pump ---

@@ -12,11 +12,6 @@
 // far as it can go, until none moves, and returns the actions. While a plan is followed, one run of
 // the pump has limits (PumpLimits), so that no hold of the lock grows with the number of tiles.
 //
-// Readers lease a tile without a lock while its lease count is open (lease_table.h).
-// OpenOrCloseCount opens the count when the tile's copy is ready and stays for now, and every
-// change that a reader must not overlap closes it first. So the pager may learn of a lease after it
-// was taken, but never after it ended.
-
 #ifndef SPILLWAY_ENGINE_PAGER_PAGER_H_
 #define SPILLWAY_ENGINE_PAGER_PAGER_H_
 
@@ -63,20 +58,10 @@ class Pager {
   void Withdraw(Ticket ticket);
   // The holder has released its lease, but work on a stream still uses the bytes. EndLease follows.
   void BeginDrain(TileIndex tile, Tier tier, Access access, StreamId stream);
-  struct LeaseEnd {
-    TileIndex tile = 0;
-    Tier tier = Tier::kDevice;
-  };
-  LeaseEnd EndLease(TileIndex tile, Tier tier, Access access, bool drained);
+  void EndLease(TileIndex tile, Tier tier, Access access, bool drained);
   // Ends a writer's lease in pinned memory whose bytes did not match those that NVMe should hold.
   // The copy on NVMe, which no write has replaced, becomes the tile's newest again.
-  LeaseEnd GiveUp(TileIndex tile, Access access);
-  // Opens the lease count to readers without the lock if the tile's copy stays for now, and closes
-  // it otherwise. Call it after a lease has ended and TakeActions has handled the consequences.
-  void OpenOrCloseCount(const LeaseEnd& ended);
-  // Applies a lease that a reader took without the lock. Call it in the order in which the leases
-  // were taken, and before any later event.
-  void Shared(TileIndex tile, Tier tier);
+  void GiveUp(TileIndex tile, Access access);
   void Declare(TileIndex tile, Tier tier, Access access) { uses_.Declare(tile, tier, access); }
   void ClearDeclared() { uses_.Clear(); }
   absl::Status Evict(TileIndex tile);
@@ -97,9 +82,8 @@ class Pager {
   // and no prefetch or write-behind begins. Once no transfer is in flight, call either Resume,
   // which changes nothing, or Reset: every copy in memory is void, a tile's bytes are on NVMe if
   // `is_stored` returns true and it was never written if not, and a transient tile was never
-  // written either. REQUIRES for all three: no lease, and no request of a caller's. Pause returns
-  // false, and does nothing, if a reader has just taken a lease.
-  bool Pause();
+  // written either. REQUIRES for all three: no lease, and no request of a caller's.
+  void Pause();
   // For the end of the engine: no prefetch, write-behind or operation of a plan is added any more.
   void Stop();
   void Resume() { arrivals_.SetPaused(false); }
@@ -117,7 +101,6 @@ class Pager {
   // --- What is true now ---
   const PageTable& pages() const { return pages_; }
   int transfers_in_flight() const { return transfers_.in_flight(); }
-  LeaseTable& leases() { return pages_.leases().table(); }
   // Whether a lease is held, or a caller waits.
   bool in_use() const { return has_callers() || pages_.leases().num_draining() > 0; }
   // Whether a lease is held that its holder has not released, or a caller waits.

@@ -108,7 +108,7 @@ bool PlanFrames::SettleCopy(TileIndex tile, Tier tier) {
   if (pages_.leases().IsWritten(tile) || page.discard || stuck_.count(tile) > 0) return false;
   // A caller that waits for the tile gets it first; otherwise two waiting callers could take room
   // from each other for ever.
-  if (jobs_.IsAwaited(tile) || !pages_.leases().Close(tile, tier)) return false;
+  if (jobs_.IsAwaited(tile) || pages_.leases().held(tile, tier) > 0) return false;
   copy.leaving = true;
   jobs_.Add(Job::Kind::kEvict, tile, tier);
   return true;

@@ -180,11 +180,11 @@ PlanMoves::Step PlanMoves::Try(const plan::Op& op, std::optional<PlanFollower::C
 PlanMoves::Step PlanMoves::TryDrop(const plan::Op& op) {
   const Page& page = pages_[op.tile];
   const Copy& held = page.copy(op.tier);
-  Leases& leases = pages_.leases();
+  const Leases& leases = pages_.leases();
   if (!held.has_frame() || held.leaving || held.holder != nullptr) return Step::kDone;
   // A stream may still read for a lease that was released before the one that the plan waits for;
   // the drop waits for it. If newer readers hold the copy, it leaves after their leases have ended.
-  if (!leases.Close(op.tile, op.tier))
+  if (leases.held(op.tile, op.tier) > 0)
     return leases.HasHolder(op.tile, op.tier) ? Step::kDone : Step::kWaiting;
   if (pages_[op.tile].MayForget(op.tier)) {
     pages_.DropFrame(op.tile, op.tier);

@@ -67,25 +67,6 @@ void PlanRun::Granted(TileIndex tile) {
   if (FollowsUsesOf(tile)) frames_->follower().Happened(tile);
 }
 
-void PlanRun::Shared(TileIndex tile, Tier tier) {
-  if (!frames_) return;  // before the event is made: copying it waits for all stores before it
-  const auto use = Ask({.tile = tile, .tier = tier});
-  if (!use) return;
-  PlanFollower& follower = frames_->follower();
-  // The plan's operations on the tile before this use were not needed.
-  if (!follower.tiles().IsRunning(tile)) follower.Skip(tile, *use);
-  follower.Happened(tile);
-}
-
-void PlanRun::DrainBegan(TileIndex tile, Tier tier) {
-  if (!FollowsUsesOf(tile)) return;
-  PlanFollower& follower = frames_->follower();
-  follower.ReleaseAsked(tile);
-  // A caller that is ahead of its stream must not lease a tile that the plan moves when this lease
-  // ends.
-  if (!follower.tiles().IsReadNext(tile, tier)) (void)pages_.leases().Close(tile, tier);
-}
-
 void PlanRun::DiscardAsked(TileIndex tile) {
   if (Ask({.tile = tile, .kind = plan::TraceEvent::Kind::kDiscard})) ++discards_[tile];
 }

@@ -63,9 +63,9 @@ class PlanRun {
   std::optional<PlanFollower::Count> Ask(const plan::TraceEvent& use);
   // The requested use has been granted.
   void Granted(TileIndex tile);
-  // A reader took the lease without the lock.
-  void Shared(TileIndex tile, Tier tier);
-  void DrainBegan(TileIndex tile, Tier tier);
+  void DrainBegan(TileIndex tile) {
+    if (FollowsUsesOf(tile)) frames_->follower().ReleaseAsked(tile);
+  }
   void Released(TileIndex tile, bool drained) {
     if (!FollowsUsesOf(tile)) return;
     if (!drained) frames_->follower().ReleaseAsked(tile);
@@ -79,11 +79,6 @@ class PlanRun {
   }
   void DiscardAsked(TileIndex tile);
   void Discarded(TileIndex tile);
-  // Whether readers may lease the tile without the lock: no plan is followed, or the tile's next
-  // use is a read in the tier and the plan does nothing with the tile before it.
-  bool MayEnter(TileIndex tile, Tier tier) const {
-    return !frames_ || frames_->follower().tiles().IsReadNext(tile, tier);
-  }
 
   // --- Leases that wait for the plan ---
   enum class Answer : uint8_t { kWaiting, kGrant, kGrantAfterCopy, kPulled };

@@ -44,9 +44,7 @@ Room::Answer Room::EnsureFrame(Job& job, Tier tier, uint64_t position, absl::Sta
     return Answer::kReady;
   }
   if (window.found) {
-    // MakeClaim fails if a reader has just taken a lease; the new search sees that lease.
-    if (!MakeClaim(job, tier, window.offset, frame_bytes))
-      return EnsureFrame(job, tier, position, why);
+    MakeClaim(job, tier, window.offset, frame_bytes);
     job.awaits = ClaimKey{tier, tile};
     return Answer::kWaiting;
   }
@@ -105,16 +103,13 @@ void Room::ForgetHolder(const Job& job) {
 
 // --- Claims ---
 
-// Claims the window for the job's tile, and starts the eviction of the tiles in it. Returns false,
-// and claims nothing, if a reader has leased one of them since the search.
-bool Room::MakeClaim(Job& job, Tier tier, uint64_t offset, uint64_t size_bytes) {
+// Claims the window for the job's tile, and starts the eviction of the tiles in it.
+void Room::MakeClaim(Job& job, Tier tier, uint64_t offset, uint64_t size_bytes) {
   const TileIndex tile = job.tile;
   const ClaimKey key{tier, tile};
   ArenaMap& arena = pages_.arena(tier);
   const uint64_t end = offset + size_bytes;
   const std::vector<TileIndex> tiles = arena.TilesIn(offset, end);
-  for (const TileIndex each : tiles)
-    if (!pages_.leases().Close(each, tier)) return false;
   claimed_until_[At(tier)] = end;
   arena.ClaimFree(offset, size_bytes, tile);
   pages_[tile].copy(tier).state = Copy::State::kClaiming;
@@ -127,7 +122,6 @@ bool Room::MakeClaim(Job& job, Tier tier, uint64_t offset, uint64_t size_bytes) 
     pages_[each].copy(tier).leaving = true;
     jobs_.Add(Job::Kind::kEvict, each, tier).claim = key;
   }
-  return true;
 }
 
 void Room::FinishClaim(ClaimKey key) {
@@ -168,7 +162,7 @@ void Room::StartEvict(TileIndex tile, Tier tier) {
 
 void Room::Sink(TileIndex tile) {
   const Page& page = pages_[tile];
-  if (!pages_.leases().Close(tile)) return;
+  if (pages_.leases().IsLeased(tile)) return;
   const Tier tier = page.has_newest(Tier::kDevice) ? Tier::kDevice : Tier::kPinned;
   if (!page.has_newest(tier) || page.copy(tier).leaving || page.is_reserved(tier)) return;
   if (tier == Tier::kPinned && !pages_.options().has_store) return;
@@ -177,7 +171,7 @@ void Room::Sink(TileIndex tile) {
 
 void Room::GoToRest(TileIndex tile) {
   const Page& page = pages_[tile];
-  if (!page.rest || !pages_.leases().Close(tile)) return;
+  if (!page.rest || pages_.leases().IsLeased(tile)) return;
   if (*page.rest == Tier::kNvme) {
     if (pages_.failures().MayWriteUnasked()) Sink(tile);
     return;

@@ -89,10 +89,10 @@ class Room {
   Window FindLowestWindow(Tier tier, uint64_t size_bytes, uint64_t from) const;
   Leave CanLeave(const ArenaMap::Segment& segment, Tier tier, uint64_t position,
                  double* cost) const;
-  void Prefetch(const ArenaMap::Segment& segment, Tier tier) const;
+  void Prefetch(const ArenaMap::Segment& segment) const;
   double CostOf(const Page& page, const ArenaMap::Segment& segment, Tier tier,
                 uint64_t next_use) const;
-  bool MakeClaim(Job& job, Tier tier, uint64_t offset, uint64_t size_bytes);
+  void MakeClaim(Job& job, Tier tier, uint64_t offset, uint64_t size_bytes);
   void FinishClaim(ClaimKey key);
   void CancelClaim(ClaimKey key, const absl::Status& why);
   void DropFrame(TileIndex tile, Tier tier, std::optional<ClaimKey> claim);

@@ -51,9 +51,9 @@ Room::Leave Room::CanLeave(const ArenaMap::Segment& segment, Tier tier, uint64_t
   return Leave::kNow;
 }
 
-void Room::Prefetch(const ArenaMap::Segment& segment, Tier tier) const {
+void Room::Prefetch(const ArenaMap::Segment& segment) const {
   if (segment.kind != ArenaMap::Kind::kFrame) return;
-  pages_.Prefetch(segment.tile, tier);
+  pages_.Prefetch(segment.tile);
   if (plan_ != nullptr) plan_->follower().tiles().Prefetch(segment.tile);
 }
 
@@ -135,9 +135,9 @@ Room::Window Room::FindWindowFrom(uint64_t from, Tier tier, uint64_t size_bytes,
   const ArenaMap& arena = pages_.arena(tier);
   const auto end = arena.segments().end();
   auto ahead = arena.At(from);
-  for (int i = 0; i < kAhead && ahead != end; ++i) Prefetch((ahead++)->second, tier);
+  for (int i = 0; i < kAhead && ahead != end; ++i) Prefetch((ahead++)->second);
   for (auto it = arena.At(from); it != end && !(best.found && weighed >= most_weighed); ++it) {
-    if (ahead != end) Prefetch((ahead++)->second, tier);
+    if (ahead != end) Prefetch((ahead++)->second);
     const auto& [offset, segment] = *it;
     // Of a frame that begins below `from`, only a part would be in the window.
     if (offset < from && segment.kind != ArenaMap::Kind::kFree) continue;

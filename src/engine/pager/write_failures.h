@@ -14,14 +14,11 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "src/engine/pager/leases.h"
 
 namespace spillway::engine {
 
 class WriteFailures {
  public:
-  explicit WriteFailures(Leases* leases) : leases_(*leases) {}
-
   // In ascending order of severity.
   enum class Kind : uint8_t {
     kRetried,   // a write that a commit tries again, because its tile belongs to the commit
@@ -29,16 +26,12 @@ class WriteFailures {
     kLost,      // what a caller has, or has written, is lost
   };
 
-  // Keeps a failure that was not reported to a caller. The next lease reports it, so all counts are
-  // closed: no reader takes a lease without the lock.
+  // Keeps a failure that was not reported to a caller.
   void SetUnreported(const absl::Status& failure, Kind kind) {
-    leases_.CloseAll();
     if (!unreported_.ok() && kind < kind_) return;
     unreported_ = failure;
     kind_ = kind;
   }
-  // The failure that was not reported to a caller; ok if there is none.
-  const absl::Status& unreported() const { return unreported_; }
   // Records that `failure` is reported to a caller now.
   void NoteReported(const absl::Status& failure) {
     if (failure == unreported_) unreported_ = absl::OkStatus();
@@ -59,7 +52,6 @@ class WriteFailures {
   bool MayWriteUnasked() const { return !last_failed_; }
 
  private:
-  Leases& leases_;
   absl::Status unreported_;
   Kind kind_ = Kind::kRetried;  // of `unreported_`
   bool last_failed_ = false;
