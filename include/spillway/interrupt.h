@@ -14,6 +14,7 @@ namespace spillway {
 
 // Sets the interrupt of the calling thread. `check` runs on this thread, about twenty times a
 // second and outside the engine's locks, while the thread waits for one of these:
+//   - a calibration of the store's drives, in Open;
 //   - a lease, in Acquire or AcquireHost;
 //   - the writes of a Commit;
 //   - the transfers that must end before a Restore;
@@ -24,9 +25,10 @@ namespace spillway {
 //     Register, Restore and Unregister wait for each other.
 //
 // If `check` returns true, the call ends with Cancelled, after writes in flight have ended. Then
-// the call holds no lease, the last commit is the one before, the step has not ended, the plan is
-// still being made, and a tensor that was being registered is not registered. A Restore that was
-// ended has changed nothing, except that declared uses and the plan may be forgotten.
+// there is no engine if Open was ended; the call holds no lease, the last commit is the one before,
+// the step has not ended, the plan is still being made, and a tensor that was being registered is
+// not registered. A Restore that was ended has changed nothing, except that declared uses and the
+// plan may be forgotten.
 //
 // No other wait is ended. An action that cannot be undone is completed, such as a commit whose
 // tiles are written. So are calls that give up bytes (Discard, Unregister), and calls that change

@@ -211,12 +211,12 @@ SPW_EXPORT spw_status* spw_discard(spw_engine* engine, uint32_t id, uint64_t til
 SPW_EXPORT spw_status* spw_end_step(spw_engine* engine);
 SPW_EXPORT spw_status* spw_wait_for_plan(spw_engine* engine);
 
-/* While this thread waits in spw_acquire, spw_acquire_host, spw_read, spw_register, spw_commit,
- * spw_snapshot, spw_restore, spw_prefetch, spw_evict, spw_end_step or spw_wait_for_plan, `check`
- * runs on it about twenty times a second. If `check` does not return 0, the call ends with
- * SPW_CANCELLED; interrupt.h has the details. If the wait was over by then, the call continues and
- * `put_back` is called; it may be NULL. If `check` is NULL, as it is at first, nothing ends a wait.
- * Other calls are never ended. */
+/* While this thread measures drives in spw_engine_open, or waits in spw_acquire, spw_acquire_host,
+ * spw_read, spw_register, spw_commit, spw_snapshot, spw_restore, spw_prefetch, spw_evict,
+ * spw_end_step or spw_wait_for_plan, `check` runs on it about twenty times a second. If `check`
+ * does not return 0, the call ends with SPW_CANCELLED; interrupt.h has the details. If the wait was
+ * over by then, the call continues and `put_back` is called; it may be NULL. If `check` is NULL, as
+ * it is at first, nothing ends a wait. Other calls are never ended. */
 typedef int32_t (*spw_interrupt)(void* user);
 SPW_EXPORT void spw_set_interrupt(spw_interrupt check, spw_interrupt put_back, void* user);
 

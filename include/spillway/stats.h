@@ -63,6 +63,15 @@ struct PlanStats {
   std::string not_planned;  // why no plan can be followed after the last step; else empty
 };
 
+// A folder of the store, and the rates that a calibration measured of its drive (Calibration). New
+// pages go to the drives in proportion to 1 / (1 / read rate + 1 / write rate), or in equal shares
+// if a drive was not measured.
+struct DriveStats {
+  std::string folder;                // as in EngineOptions::store
+  double read_bytes_per_second = 0;  // zeros: not measured
+  double write_bytes_per_second = 0;
+};
+
 struct EngineStats {
   Traffic nvme;                              // between NVMe and pinned memory
   Traffic pinned;                            // between pinned memory and the device
@@ -88,8 +97,9 @@ struct EngineStats {
   // ("io_uring unavailable (EPERM): using threads").
   // Each entry is announced once (EngineOptions::announce).
   std::vector<std::string> fallbacks;
-  std::string io_engine;  // "uring" or "posix"; empty without a store
-  std::string device;     // "host" or the GPU's name
+  std::string io_engine;           // "uring" or "posix"; empty without a store
+  std::string device;              // "host" or the GPU's name
+  std::vector<DriveStats> drives;  // in the order of EngineOptions::store; empty without a store
 
   // The share of transfer time that compute hid; 1 if nothing moved.
   double overlap() const { return io_seconds > 0 ? hidden_seconds / io_seconds : 1.0; }

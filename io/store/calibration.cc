@@ -46,6 +46,7 @@
 #include "src/base/check.h"
 #include "src/base/clock.h"
 #include "src/base/huge_pages.h"
+#include "src/base/interrupt.h"
 #include "src/base/status_macros.h"
 
 namespace spillway::io {
@@ -78,6 +79,7 @@ constexpr double kRequestSeconds = 0.03;
 // as long, and five numbers are to be measured in the step's 1 s.
 constexpr double kMixedSeconds = 0.05;
 constexpr int kRepetitions = 3;
+constexpr double kInterruptSeconds = 0.05;  // between checks of the thread's interrupt
 // A depth of reads that could reach less than this part of the best rate in a run is not measured.
 constexpr double kLeastReached = 0.75;
 constexpr uint32_t kFillBytes = 1 << 20;
@@ -410,9 +412,13 @@ class Calibrator {
     }
   }
 
-  absl::Status StopStatus() const {
-    if (options_.stop == nullptr || !options_.stop->load()) return absl::OkStatus();
-    return absl::CancelledError("interrupted while calibrating");
+  absl::Status StopStatus() {
+    if (!is_interrupted_ && base::Now() >= next_check_) {
+      next_check_ = base::Now() + kInterruptSeconds;
+      is_interrupted_ = base::TakeInterrupt();
+    }
+    const bool stop = is_interrupted_ || (options_.stop != nullptr && options_.stop->load());
+    return stop ? absl::CancelledError("interrupted while calibrating") : absl::OkStatus();
   }
 
   IoEngine& engine_;
@@ -426,6 +432,8 @@ class Calibrator {
   double fill_bytes_per_second_ = 0;
   double best_[2] = {0, 0};  // by IoOp: the best rate of any request size
   uint64_t hashes_ = 0;      // keeps the compiler from removing the hashing
+  double next_check_ = 0;    // of the thread's interrupt
+  bool is_interrupted_ = false;
 };
 
 }  // namespace

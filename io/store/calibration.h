@@ -52,7 +52,8 @@ struct CalibrationOptions {
   uint64_t memory_bytes = uint64_t{512} << 20;
   absl::Duration limit = absl::Seconds(6);  // a short one drops repetitions, then settings
   absl::Duration sample = absl::Milliseconds(60);
-  const std::atomic<bool>* stop = nullptr;  // true: ends soon, with Cancelled
+  // True: ends soon, with Cancelled, as it does if the thread's interrupt wants that.
+  const std::atomic<bool>* stop = nullptr;
 };
 
 // Measures the device that `folder` lies on, through `engine`. Afterwards the engine's queues for

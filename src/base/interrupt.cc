@@ -35,14 +35,19 @@ bool WaitOrInterrupt(CondVar* condition, Mutex* mutex) {
   }
   if (condition->WaitUntil(mutex, std::chrono::steady_clock::now() + kBetweenChecks)) return false;
   mutex->Unlock();
-  const std::function<bool()> check = this_threads.check;  // a copy, as it may set another
-  const bool interrupted = check();
+  const bool interrupted = TakeInterrupt();
   mutex->Lock();
   return interrupted;
 }
 
 void PutBackInterrupt() {
   if (this_threads.put_back) this_threads.put_back();
+}
+
+bool TakeInterrupt() {
+  if (!this_threads.check || this_threads.held_off > 0) return false;
+  const std::function<bool()> check = this_threads.check;  // a copy, as it may set another
+  return check();
 }
 
 Uninterrupted::Uninterrupted() { ++this_threads.held_off; }

@@ -17,6 +17,10 @@ namespace spillway::base {
 bool WaitOrInterrupt(CondVar* condition, Mutex* mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 void PutBackInterrupt();
 
+// For a call that waits otherwise, and is ended whenever this returns true: runs the check of the
+// thread's interrupt, if there is one, and returns its result. Call it some twenty times a second.
+bool TakeInterrupt();
+
 // While a thread has an object of this class, its interrupt is not checked and ends no wait.
 class Uninterrupted {
  public:

@@ -55,6 +55,12 @@ Json Of(const PlanStats& plan) {
           {"not_planned", plan.not_planned}};
 }
 
+Json Of(const DriveStats& drive) {
+  return {{"folder", drive.folder},
+          {"read_bytes_per_second", drive.read_bytes_per_second},
+          {"write_bytes_per_second", drive.write_bytes_per_second}};
+}
+
 std::string_view KindName(TimelineEvent::Kind kind) {
   constexpr std::string_view kNames[] = {"read",  "write", "copy in", "copy out", "compute",
                                          "stall", "mover", "flush",   "commit",   "occupancy"};
@@ -108,6 +114,8 @@ std::string ToJson(const std::vector<NamedId>& tensors) {
 
 std::string ToJson(const EngineStats& stats) {
   Json roles = Json::object(), role_tiers = Json::object(), placement = Json::object();
+  Json drives = Json::array();
+  for (const DriveStats& drive : stats.drives) drives.push_back(Of(drive));
   for (size_t role = 0; role < kNumRoles; ++role) {
     roles[RoleName(role)] = Of(stats.role_nvme[role]);
     role_tiers[RoleName(role)] = ByTier(stats.role_tiers[role]);
@@ -131,7 +139,8 @@ std::string ToJson(const EngineStats& stats) {
                {"placement", placement},
                {"fallbacks", stats.fallbacks},
                {"io_engine", stats.io_engine},
-               {"device", stats.device}});
+               {"device", stats.device},
+               {"drives", drives}});
 }
 
 std::string ToJson(const Timeline& timeline) {

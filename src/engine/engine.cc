@@ -73,6 +73,7 @@ class EngineImpl final : public LeasingEngine {
   bool has_store_ = false;
   std::string io_name_;
   std::string store_id_;
+  std::vector<DriveStats> drives_;
 
   mutable base::Mutex mu_;
   std::optional<std::string> user_state_ ABSL_GUARDED_BY(mu_);
@@ -100,6 +101,7 @@ absl::StatusOr<std::unique_ptr<Engine>> engine::OpenEngine(EngineOptions options
     engine->user_state_ = parts.store->UserState();
     engine->io_name_ = std::string(parts.io->name());
     engine->store_id_ = parts.store->id();
+    engine->drives_ = engine::DrivesOf(options, *parts.store);
     engine->has_store_ = true;
   }
   engine::PagerOptions paging;
@@ -291,6 +293,7 @@ EngineStats EngineImpl::Stats() const {
   stats.placement = options_.placement;
   stats.io_engine = io_name_;
   stats.device = transfers().runtime().name();
+  stats.drives = drives_;
   base::MutexLock lock(&mu_);
   stats.commits = commits_;
   stats.fallbacks = fallbacks_;

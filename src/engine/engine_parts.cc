@@ -117,6 +117,17 @@ absl::Status OpenStore(const EngineOptions& options, const MakeIo& make_io,
 
 }  // namespace
 
+std::vector<DriveStats> DrivesOf(const EngineOptions& options, const io::Store& store) {
+  std::vector<DriveStats> drives;
+  for (uint16_t device = 0; device < store.num_devices(); ++device) {
+    const io::DeviceProfile profile = store.Profile(device).value_or(io::DeviceProfile{});
+    drives.push_back({.folder = options.store[device],
+                      .read_bytes_per_second = profile.read_bytes_per_second,
+                      .write_bytes_per_second = profile.write_bytes_per_second});
+  }
+  return drives;
+}
+
 uint64_t PageBytes(const EngineOptions& options) {
   return options.page_bytes != 0 ? options.page_bytes : kDefaultPageBytes;
 }

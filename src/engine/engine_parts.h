@@ -10,11 +10,13 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "io/direct_file.h"
 #include "io/io_engine.h"
 #include "io/make_io_engine.h"
+#include "io/store/store.h"
 #include "spillway/engine.h"
 #include "src/engine/open_engine.h"
 #include "src/engine/transfer_thread.h"
@@ -26,6 +28,9 @@ namespace spillway::engine {
 // parts live.
 absl::StatusOr<MoverParts> MakeMoverParts(const EngineOptions& options, const MakeIo& make_io,
                                           const io::Announce& announce);
+
+// The folders of the store, with the rates that were measured.
+std::vector<DriveStats> DrivesOf(const EngineOptions& options, const io::Store& store);
 
 // The page size if there is no store. With a store, the store's own page size is used instead.
 uint64_t PageBytes(const EngineOptions& options);

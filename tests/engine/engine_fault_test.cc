@@ -19,6 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "io/faulty_io_engine.h"
+#include "spillway/interrupt.h"
 #include "src/base/status_macros.h"
 #include "tests/engine/faulty_machine.h"
 #include "tests/exhaustive.h"
@@ -314,6 +315,7 @@ TEST(EngineCalibration, OnesThatCannotBeMeasuredAreUsedAsTheyAre) {
     };
     EXPECT_EQ(std::ranges::count_if(announced, of_this), 1) << testing::PrintToString(announced);
     EXPECT_EQ(std::ranges::count_if(machine->engine->Stats().fallbacks, of_this), 1);
+    EXPECT_EQ(machine->engine->Stats().drives.at(0).read_bytes_per_second, 0);
     const auto id = machine->engine->Register({.name = "w", .shape = {1000}});
     ASSERT_TRUE(id.ok() && machine->engine->Commit("").ok());
   }
@@ -323,6 +325,10 @@ TEST(EngineCalibration, OnesThatCannotBeMeasuredAreUsedAsTheyAre) {
   ASSERT_TRUE(again.ok()) << again.status();
   for (const std::string& what : announced)
     EXPECT_EQ(what.find("could be measured"), std::string::npos) << what;
+  const DriveStats drive = again->engine->Stats().drives.at(0);
+  EXPECT_EQ(drive.folder, options.store[0]);
+  EXPECT_GT(drive.read_bytes_per_second, 0);
+  EXPECT_GT(drive.write_bytes_per_second, 0);
 }
 
 TEST(EngineCalibration, OneThatWasAskedForFailsOpening) {
@@ -338,6 +344,10 @@ TEST(EngineCalibration, IsCancelledByItsCaller) {
     EngineOptions options = ToBeMeasured(folder / "s", calibration);
     options.stop = &stop;
     EXPECT_EQ(Engine::Open(options).status().code(), absl::StatusCode::kCancelled);
+    options.stop = nullptr;
+    SetInterrupt([] { return true; });
+    EXPECT_EQ(Engine::Open(options).status().code(), absl::StatusCode::kCancelled);
+    SetInterrupt({});
   }
 }
 

@@ -20,6 +20,7 @@
 #include "io/faulty_io_engine.h"
 #include "io/make_io_engine.h"
 #include "io/store/calibration_ladder.h"
+#include "spillway/interrupt.h"
 #include "src/base/mutex.h"
 #include "tests/io/io_test_util.h"
 #include "tests/io/io_uring_here.h"
@@ -258,6 +259,18 @@ TEST_P(CalibrationTest, StopsWhenItIsAskedTo) {
   EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
   EXPECT_LT(answers, 150) << "what was under way, and no more";
   EXPECT_EQ(engine->in_flight(), 0);
+}
+
+TEST_P(CalibrationTest, TheInterruptOfItsThreadEndsIt) {
+  auto engine = *MakeIoEngine(GetParam(), {}, testing::TempDir());
+  int checks = 0;
+  SetInterrupt([&] { return ++checks == 2; });
+  const absl::Status status = Calibrate(testing::TempDir(), *engine, 0, kQuick).status();
+  SetInterrupt({});
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
+  EXPECT_EQ(checks, 2) << "what was taken is not put back, so no other may be taken";
+  EXPECT_EQ(engine->in_flight(), 0);
+  EXPECT_TRUE(Calibrate(testing::TempDir(), *engine, 0, kQuick).ok());
 }
 
 // Each request takes 10 ms and the requests run one at a time, so the device does at most 100 of
