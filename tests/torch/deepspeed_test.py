@@ -45,6 +45,20 @@ class DeepSpeedTest(TorchTest):
         self.assertEqual(len(settings.without_counterpart), 5)
         self.assertIsNone(settings.store)
 
+    def test_roles_on_two_drives_share_a_store_on_both(self):
+        roles = {role: {"device": "nvme", "nvme_path": str(self.folder / drive)}
+                 for role, drive in (("offload_param", "nvme1"), ("offload_optimizer", "nvme0"))}
+        for config in (roles, dict(reversed(roles.items()))):  # a store's folders have an order
+            settings = st.from_deepspeed({"zero_optimization": config})
+            self.assertEqual(settings.store, [str(self.folder / drive / "spillway") for drive in ("nvme0", "nvme1")])
+            with settings.open(pinned="16MiB", calibrate="off") as run:
+                optimizer = st.AdamW(make_params(), store=run)
+                set_gradients(optimizer.param_groups[0]["params"], 1)
+                optimizer.step()
+                self.assertEqual(optimizer.state_dict()["spillway"]["store"], settings.store)
+        roles["offload_optimizer"]["device"] = "cpu"
+        self.assertEqual(st.from_deepspeed({"zero_optimization": roles}).store, str(self.folder / "nvme1/spillway"))
+
     def test_what_cannot_be_raises(self):
         def offload(value):
             return {"zero_optimization": {"offload_optimizer": value}}

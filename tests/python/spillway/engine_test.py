@@ -125,6 +125,30 @@ class EngineTest(unittest.TestCase):
         with self.assertRaisesRegex(spillway.NotFound, "^[^'].*kept"):
             self.engine.restore("kept")
 
+    def test_a_store_of_several_folders_has_bytes_in_each(self):
+        folders = [str(self.folder / name) for name in ("a", "b", "c")]
+        content = os.urandom(1 << 20)
+        for given in (folders, tuple(map(pathlib.Path, folders))):
+            with spillway.Engine(given, mode="open_or_create", device_bytes="1MiB", pinned_bytes="1MiB") as engine:
+                tensor = engine.register("b", "u8", (64, 16384), tile_rows=1, data=content)
+                engine.commit()
+                self.assertEqual(bytes(engine.read(tensor)), content)
+                drives = engine.stats()["drives"]
+                self.assertEqual(drives, [{"folder": folder, "read_bytes_per_second": 0, "write_bytes_per_second": 0}
+                                          for folder in folders])
+        for folder in folders:
+            segments = list(pathlib.Path(folder).glob("spillway-segment-*"))
+            self.assertGreater(sum(segment.stat().st_blocks * 512 for segment in segments), 1 << 18, folder)
+        os.rename(folders[1], self.folder / "away")
+        with self.assertRaisesRegex(spillway.FailedPrecondition, f"{folders[1]} has no identity.*is a disk not mounted"):
+            spillway.Engine(folders, mode="open_or_create", device_bytes="1MiB", pinned_bytes="1MiB")
+        for store in ([], [folders[0], None], b"a", [b"a"], 5, f"{folders[0]},{folders[2]}"):
+            with self.assertRaisesRegex(spillway.InvalidArgument, "store.* is "):
+                spillway.Engine(store)
+        self.assertEqual(self.engine.stats()["drives"][0]["folder"], str(self.folder / "store"))
+        with spillway.Engine(device_bytes="1MiB", pinned_bytes="1MiB") as engine:
+            self.assertEqual(engine.stats()["drives"], [])
+
     def test_errors_are_classes_by_code_and_name_the_choices(self):
         tensor = self.engine.register("b", "u8", (10,))
         lease = self.engine.acquire(tensor)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fine-tunes a Hugging Face causal language model with transformers' Trainer in memory that is too small for AdamW.
 
-    hugging_face_trainer.py --model FOLDER --data TOKENS.npy --out FOLDER [--store FOLDER] [--pinned 256MiB]
+    hugging_face_trainer.py --model FOLDER --data TOKENS.npy --out FOLDER [--store FOLDER[,FOLDER]] [--pinned 256MiB]
                             [--gradients engine] [--offload] [--steps 50] [--resume]
 
 TOKENS.npy is a file that `spillway-tokenize` writes. Without --store, torch.optim.AdamW is used. The last line is JSON with
@@ -49,7 +49,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name in ("model", "data", "out"):
         parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--store")
+    parser.add_argument("--store", type=lambda text: text.split(","), help="a folder, or one on each drive: nvme0/a,nvme1/a")
     parser.add_argument("--pinned", default="256MiB")
     parser.add_argument("--state-format", default="fp32")
     parser.add_argument("--gradients", default="torch", choices=("torch", "engine"))

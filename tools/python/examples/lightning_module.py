@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A LightningModule whose optimizer keeps its state in a store: only `configure_optimizers` changes.
 
-    lightning_module.py STORE --out FOLDER [--steps 20] [--resume] [--memory]
+    lightning_module.py STORE[,STORE] --out FOLDER [--steps 20] [--resume] [--memory]
 
 It trains a small network on random numbers from a fixed seed, and saves a checkpoint every tenth step. --resume continues
 from the newest one. --memory uses torch.optim.AdamW instead, for comparison. The last line is JSON with the loss of each
@@ -58,7 +58,7 @@ class Module(lightning.LightningModule):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("store")
+    parser.add_argument("store", type=lambda text: text.split(","), help="a folder, or one on each drive: nvme0/a,nvme1/a")
     parser.add_argument("--out", required=True)
     parser.add_argument("--steps", type=int, default=20, help="in all, those before a resume included")
     parser.add_argument("--resume", action="store_true")

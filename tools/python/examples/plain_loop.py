@@ -3,6 +3,7 @@
 """A plain training loop with its optimizer state in a store: plain_loop.py STORE [STEPS]. A second run continues the first.
 
     pip install torch . && python tools/python/examples/plain_loop.py run
+    python tools/python/examples/plain_loop.py /mnt/nvme0/run,/mnt/nvme1/run     # STORE on two drives
 """
 
 import os
@@ -12,11 +13,11 @@ import spillway.torch as st
 import torch
 
 
-def main(store, steps=20):
+def main(folders, steps=20):
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(256, 4096), torch.nn.GELU(), torch.nn.Linear(4096, 256))
-    optimizer = st.AdamW(model.parameters(), lr=1e-3, store=store, pinned="16MiB")  # the one changed line
-    saved, first = os.path.join(store, "..", os.path.basename(store) + "-checkpoint.pt"), 0
+    model = torch.nn.Sequential(torch.nn.Linear(256, 8192), torch.nn.GELU(), torch.nn.Linear(8192, 256))
+    optimizer = st.AdamW(model.parameters(), lr=1e-3, store=folders, pinned="16MiB")  # the one changed line
+    saved, first = folders[0] + "-checkpoint.pt", 0
     if os.path.exists(saved):
         weights, state, first = torch.load(saved, weights_only=True)
         model.load_state_dict(weights)
@@ -38,5 +39,5 @@ def main(store, steps=20):
 
 if __name__ == "__main__":
     if len(sys.argv) < 2:
-        sys.exit("plain_loop.py STORE [STEPS]: name a folder for the store, such as run")
-    main(os.path.abspath(sys.argv[1]), *map(int, sys.argv[2:3]))
+        sys.exit("plain_loop.py STORE [STEPS]: name a folder, such as run, or one on each drive, with a comma between them")
+    main([os.path.abspath(folder) for folder in sys.argv[1].split(",")], *map(int, sys.argv[2:3]))

@@ -14,6 +14,7 @@ from typing import Any
 
 from spillway import _dlpack
 from spillway._errors import FailedPrecondition, InvalidArgument, OutOfRange
+from spillway._folders import Store, folders_of
 from spillway._library import (
     NOWHERE,
     Address,
@@ -236,27 +237,26 @@ def _class_of(size: int) -> type:
 class Engine:
     """A store in folders (or no store), pinned memory and a device, and the tensors in them.
 
-    `store`: a folder, or several; None: all tensors rest in pinned memory. `mode`: "create" (an existing store is an
-    error), "open_or_create" or "scratch" (the store is removed when the engine ends). `device`: "host", "cuda" or "cuda:N".
-    Budgets (`store_bytes` over all folders) are hard limits; None: no limit. Sizes are bytes, as a number or as a text such
-    as "2GiB". `page_bytes`: the largest transfer, a multiple of 4 KiB; None: 1 MiB, or what the store has. `io`: "auto",
-    "uring" or "posix". `calibration`: "keep" (the devices are not measured), "if_none" or "now". `queue_depth`: the most
-    reads in flight, and the most writes, on a device that was not measured. `plan_steps`: whether steps that repeat are
+    `store`: a folder, or a list of folders, one on each drive, in the same order each time; None: all tensors rest in pinned
+    memory. `mode`: "create" (an existing store is an error), "open_or_create" or "scratch" (the store is removed when the
+    engine ends). `device`: "host", "cuda" or "cuda:N". Budgets (`store_bytes` over all folders) are hard limits; None: no
+    limit. Sizes are bytes, as a number or as a text such as "2GiB". `page_bytes`: the largest transfer, a multiple of 4 KiB;
+    None: 1 MiB, or what the store has. `io`: "auto", "uring" or "posix". `calibration`: whether the drives are measured, some
+    6 s each: "keep" (no), "if_none" (those that never were) or "now" (all). Each drive gets bytes in proportion to its rates,
+    or an equal share if one was never measured. `queue_depth`: the most reads in flight, and the most writes, on a drive that
+    was not measured. `plan_steps`: whether steps that repeat are
     planned. `placement`: the tier ("device", "pinned", "nvme") in which tensors of a role ("parameter", "gradient",
     "master_weight", "moment", "activation") rest. `timeline_events`: how many of the newest events are recorded.
     Calls may be made from any thread. In a process that was forked from this one every call raises FailedPrecondition.
     """
 
-    def __init__(self, store: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None, *,
-                 mode: str = "create", device: str = "host", device_bytes: int | str | None = None,
-                 pinned_bytes: int | str | None = None, store_bytes: int | str | None = None,
-                 page_bytes: int | str | None = None, io: str = "auto", calibration: str = "keep",
-                 queue_depth: int = 32, plan_steps: bool = True, placement: dict[str, str] | None = None,
-                 timeline_events: int = 0):
+    def __init__(self, store: Store = None, *, mode: str = "create", device: str = "host",
+                 device_bytes: int | str | None = None, pinned_bytes: int | str | None = None,
+                 store_bytes: int | str | None = None, page_bytes: int | str | None = None, io: str = "auto",
+                 calibration: str = "keep", queue_depth: int = 32, plan_steps: bool = True,
+                 placement: dict[str, str] | None = None, timeline_events: int = 0):
         hear_ctrl_c()
-        folders = [] if store is None else [store] if isinstance(store, (str, os.PathLike)) else list(store)
-        if nul := [folder for folder in folders if b"\0" in os.fsencode(folder)]:
-            raise InvalidArgument(f"store is {nul[0]!r}: it must not have the character NUL")
+        folders = folders_of(store)
         options = new(EngineOptions, library.spw_engine_options_init)
         paths = (ctypes.c_char_p * max(1, len(folders)))(*[os.fsencode(folder) for folder in folders])
         options.store, options.num_store = paths, len(folders)
@@ -278,7 +278,7 @@ class Engine:
             options.placement[number_of(role, ROLES, "a role of placement")] = number_of(tier, TIERS, "a tier of placement")
         options.timeline_events = whole_number(timeline_events, "timeline_events")
         address = Address(library.spw_engine_release)
-        check(library.spw_engine_open(ctypes.byref(options), ctypes.byref(address)))
+        call(library.spw_engine_open, ctypes.byref(options), ctypes.byref(address))
         self._handle = Handle(address, "the engine was closed")
         # Streams of consumers of leases, by cudaStream_t. They are kept because each has a thread, and because the end of a
         # stream waits for the leases that end on it.

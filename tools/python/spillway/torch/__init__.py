@@ -18,6 +18,9 @@ activations can rest there, too:
     with st.saved_tensors(run):                                           # activations that backward needs
         loss = model(**batch).loss
 
+A store may lie on several drives: `store=["nvme0/run", "nvme1/run"]` uses all of them at once. Each gets bytes in proportion to
+its rates, which are measured when the store is made.
+
 The computed numbers are bit-identical to those with everything in memory, whatever the budget, if the parameters are row-major
 in memory, and if no backward with `update="backward"` fails: after one that failed, the updates that it made stay.
 To train on a GPU, open the run there:

@@ -32,7 +32,7 @@ _TRAINERS = {"gradient_clipping", "gradient_accumulation_steps", "train_batch_si
 class DeepSpeedSettings:
     """The settings that spillway.torch.from_deepspeed read from a configuration."""
 
-    store: str | None = None  # for spillway.torch.open; None: state rests in memory
+    store: str | list[str] | None = None  # for spillway.torch.open; None: state rests in memory
     queue_depth: int | None = None
     offload_parameters: bool = False  # whether to move weights with spillway.torch.offload
     optimizer: type | None = None
@@ -40,17 +40,17 @@ class DeepSpeedSettings:
     trainers: list[str] = dataclasses.field(default_factory=list)  # keys that the trainer must apply itself
     without_counterpart: list[str] = dataclasses.field(default_factory=list)
 
-    def open(self, pinned: int | str | None = None) -> Run:
-        """Opens a run as the configuration describes it."""
-        return open_run(self.store, pinned=pinned, queue_depth=self.queue_depth)
+    def open(self, pinned: int | str | None = None, calibrate: str = "auto") -> Run:
+        """Opens a run as the configuration describes it. `pinned` and `calibrate` are those of spillway.torch.open."""
+        return open_run(self.store, pinned=pinned, queue_depth=self.queue_depth, calibrate=calibrate)
 
 
 def from_deepspeed(config: dict[str, Any] | str | os.PathLike[str]) -> DeepSpeedSettings:
     """Reads a DeepSpeed configuration from a dict or a JSON file: offload_optimizer, offload_param, nvme_path, pin_memory,
-    aio and optimizer. The optimizer is AdamW, Adam, Lion, SGD or LAMB; what the configuration leaves out has DeepSpeed's
-    default. LAMB does not limit the ratio of the norms (min_coeff, max_coeff). Keys that have no counterpart are listed in
-    `without_counterpart`, and a warning names them. Raises InvalidArgument, which names the key, for a value that is not
-    valid."""
+    aio and optimizer. If the two roles have different paths, the store has a folder in each, and both roles are on both. The
+    optimizer is AdamW, Adam, Lion, SGD or LAMB; what the configuration leaves out has DeepSpeed's default. LAMB does not limit
+    the ratio of the norms (min_coeff, max_coeff). Keys that have no counterpart are listed in `without_counterpart`, and a
+    warning names them. Raises InvalidArgument, which names the key, for a value that is not valid."""
     if isinstance(config, (str, os.PathLike)):
         try:
             config = json.loads(pathlib.Path(config).read_text())
@@ -102,18 +102,22 @@ def _read_aio(aio: dict[str, Any], settings: DeepSpeedSettings) -> None:
 
 
 def _read_zero(zero: dict[str, Any], settings: DeepSpeedSettings) -> None:
+    folders = dict.fromkeys(("offload_optimizer", "offload_param"))  # the order of a store's folders must not change
     for key, value in zero.items():
         place = f"zero_optimization.{key}"
-        if key in ("offload_optimizer", "offload_param"):
+        if key in folders:
             if value is not None:
-                _read_offload(_object(value, place), place, key == "offload_param", settings)
+                folders[key] = _read_offload(_object(value, place), place, key == "offload_param", settings)
         elif key == "stage":  # stages divide state among processes; here one process holds all of it
             _expect(_is_number(value) and value in (0, 1, 2, 3), place, value, "0, 1, 2 or 3")
         else:
             settings.without_counterpart.append(place)
+    store = list(dict.fromkeys(folder for folder in folders.values() if folder is not None))
+    settings.store = store if len(store) > 1 else store[0] if store else None
 
 
-def _read_offload(offload: dict[str, Any], place: str, is_parameters: bool, settings: DeepSpeedSettings) -> None:
+def _read_offload(offload: dict[str, Any], place: str, is_parameters: bool, settings: DeepSpeedSettings) -> str | None:
+    """Reads where a role rests. Returns the store's folder; None: in memory."""
     given = {word: value for word, value in offload.items() if value is not None}
     device = given.pop("device", "cpu")
     _expect(device in ("nvme", "cpu", "none"), f"{place}.device", device, "nvme, cpu or none")
@@ -124,10 +128,6 @@ def _read_offload(offload: dict[str, Any], place: str, is_parameters: bool, sett
         if not path:
             raise spillway.InvalidArgument(f"{place}.device is nvme, and there is no {place}.nvme_path")
         _expect(isinstance(path, (str, os.PathLike)), f"{place}.nvme_path", path, "the path of a folder")
-        store = os.path.join(os.fspath(path), "spillway")
-        if settings.store not in (None, store):
-            raise spillway.InvalidArgument(f"{place}.nvme_path is {path}, and the other role's is another: one store holds both")
-        settings.store = store
     for word, value in given.items():
         if word == "pin_memory":
             _expect(isinstance(value, bool), f"{place}.pin_memory", value, "true or false")
@@ -135,6 +135,7 @@ def _read_offload(offload: dict[str, Any], place: str, is_parameters: bool, sett
                 settings.without_counterpart.append(f"{place}.{word}={value}: memory is pinned as far as the machine allows")
             continue
         settings.without_counterpart.append(f"{place}.{word}={value}: give spillway.torch.open pinned= bytes of memory")
+    return os.path.join(os.fspath(path), "spillway") if device == "nvme" else None
 
 
 def _read_optimizer(optimizer: dict[str, Any], settings: DeepSpeedSettings) -> None:

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import spillway
 import torch
+from spillway._folders import Store
 from spillway.torch import _state
 from spillway.torch._backward import UpdatesInBackward
 from spillway.torch._grad_mode import without_gradients
@@ -30,7 +30,7 @@ class OffloadedOptimizer(StateDicts):
     _kind = ""
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any], *,
-                 store: Run | str | os.PathLike[str] | None, pinned: int | str | None, state_format: str,
+                 store: Run | Store, pinned: int | str | None, state_format: str,
                  gradients: str = "torch", update: str = "step", threads: int = 0):
         for word in ("lr", "weight_decay"):
             if not 0 <= defaults[word]:

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import Any
 
 import spillway
 import torch
+from spillway._folders import Store
 from spillway.torch._optimizer import OffloadedOptimizer
 from spillway.torch._run import Run
 
@@ -16,10 +16,11 @@ from spillway.torch._run import Run
 class AdamW(OffloadedOptimizer):
     """torch.optim.AdamW with its state in the engine.
 
-    `store`: a folder, where a store is made or continued; a Run of spillway.torch.open; None: state rests in memory only.
-    `pinned`: bytes of memory that state may take while it streams through, as a number or a text such as "2GiB"; None: 1 GiB
-    with a store, no limit without. `state_format`: "fp32", "bf16", "8bit" or "compact" (for 16-bit parameters). `threads`:
-    how many threads update; 0: torch.get_num_threads().
+    `store`: a folder, where a store is made or continued; a list of folders, one on each drive, in the same order each time; a
+    Run of spillway.torch.open; None: state rests in memory only. The drives of a new store of several folders are measured
+    first (spillway.torch.open). `pinned`: bytes of memory that state may take while it streams through, as a number or a text
+    such as "2GiB"; None: 1 GiB with a store, no limit without. `state_format`: "fp32", "bf16", "8bit" or "compact" (for 16-bit
+    parameters). `threads`: how many threads update; 0: torch.get_num_threads().
 
     `gradients="engine"`: each gradient moves to the engine as soon as backward has made it, and is gone after step().
     Accumulation, clipping and GradScaler work as usual. `update="backward"`: each parameter is updated as soon as its
@@ -34,7 +35,7 @@ class AdamW(OffloadedOptimizer):
     _moment_names = ("exp_avg", "exp_avg_sq")
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
-                 eps: float = 1e-8, weight_decay: float = 1e-2, *, store: Run | str | os.PathLike[str] | None = None,
+                 eps: float = 1e-8, weight_decay: float = 1e-2, *, store: Run | Store = None,
                  pinned: int | str | None = None, state_format: str = "fp32", gradients: str = "torch",
                  update: str = "step", threads: int = 0):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
@@ -62,7 +63,7 @@ class Lion(OffloadedOptimizer):
     _moment_names = ("exp_avg",)
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-4, betas: tuple[float, float] = (0.9, 0.99),
-                 weight_decay: float = 0, *, store: Run | str | os.PathLike[str] | None = None,
+                 weight_decay: float = 0, *, store: Run | Store = None,
                  pinned: int | str | None = None, state_format: str = "fp32", threads: int = 0):
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay}, store=store, pinned=pinned,
                          state_format=state_format, threads=threads)
@@ -78,7 +79,7 @@ class LAMB(OffloadedOptimizer):
     _moment_names = ("exp_avg", "exp_avg_sq")
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
-                 eps: float = 1e-6, weight_decay: float = 0.01, *, store: Run | str | os.PathLike[str] | None = None,
+                 eps: float = 1e-6, weight_decay: float = 0.01, *, store: Run | Store = None,
                  pinned: int | str | None = None, state_format: str = "fp32", threads: int = 0):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, store=store,
                          pinned=pinned, state_format=state_format, threads=threads)
@@ -94,7 +95,7 @@ class LARS(OffloadedOptimizer):
     _moment_names = ("momentum_buffer",)
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0.9, weight_decay: float = 0,
-                 trust_coefficient: float = 1e-3, *, store: Run | str | os.PathLike[str] | None = None,
+                 trust_coefficient: float = 1e-3, *, store: Run | Store = None,
                  pinned: int | str | None = None, state_format: str = "fp32", threads: int = 0):
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust_coefficient": trust_coefficient}
         super().__init__(params, defaults, store=store, pinned=pinned, state_format=state_format, threads=threads)
@@ -111,7 +112,7 @@ class SGD(OffloadedOptimizer):
     _moment_names = ("momentum_buffer",)
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0, weight_decay: float = 0, *,
-                 store: Run | str | os.PathLike[str] | None = None, pinned: int | str | None = None,
+                 store: Run | Store = None, pinned: int | str | None = None,
                  state_format: str = "fp32", threads: int = 0):
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}, store=store,
                          pinned=pinned, state_format=state_format, threads=threads)
@@ -127,7 +128,7 @@ class RMSprop(OffloadedOptimizer):
     _moment_names = ("square_avg", "momentum_buffer")
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-2, alpha: float = 0.99, eps: float = 1e-8,
-                 weight_decay: float = 0, momentum: float = 0, *, store: Run | str | os.PathLike[str] | None = None,
+                 weight_decay: float = 0, momentum: float = 0, *, store: Run | Store = None,
                  pinned: int | str | None = None, state_format: str = "fp32", threads: int = 0):
         super().__init__(params, {"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay, "momentum": momentum},
                          store=store, pinned=pinned, state_format=state_format, threads=threads)
@@ -144,7 +145,7 @@ class Adafactor(OffloadedOptimizer):
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-2, beta2_decay: float = -0.8,
                  eps: tuple[float | None, float] = (None, 1e-3), d: float = 1.0, weight_decay: float = 0.0, *,
-                 store: Run | str | os.PathLike[str] | None = None, pinned: int | str | None = None, threads: int = 0):
+                 store: Run | Store = None, pinned: int | str | None = None, threads: int = 0):
         defaults = {"lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d, "weight_decay": weight_decay}
         super().__init__(params, defaults, store=store, pinned=pinned, state_format="fp32", threads=threads)
 

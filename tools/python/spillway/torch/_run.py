@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import gc
 import json
 import os
 import secrets
 import sys
-import tempfile
 import uuid
 import weakref
 from collections.abc import Callable, Iterator
@@ -19,9 +17,12 @@ from typing import Any
 import spillway
 import torch
 from spillway import _sizes
+from spillway._folders import Store, folders_of, named
 from spillway.torch._devices import Cpu, Gpu, device_of
+from spillway.torch._drives import open_engine
 from spillway.torch._leasing import Leasing
 from spillway.torch._report import Report
+from spillway.torch._spare import SpareFiles
 
 # Default budget of pinned memory, if there is a store.
 DEFAULT_PINNED = "1GiB"
@@ -35,23 +36,26 @@ _NOT_WHOLE = "a state dict was not loaded whole"  # why an optimizer's state is 
 
 
 class Run:
-    """A run, which `spillway.torch.open` returns. Optimizers are made with it. Its engine is `engine`."""
+    """A run, which `spillway.torch.open` returns. Optimizers are made with it. Its engine is `engine`. `store` can be given to
+    `open` again: the folder of the store, the list of its folders, or None."""
 
-    def __init__(self, engine: spillway.Engine, store: str | None, pinned_bytes: int, device: torch.device,
+    def __init__(self, engine: spillway.Engine, folders: list[str], pinned_bytes: int, device: torch.device,
                  report: bool = True):
         self.engine = engine
         self.device = device  # where operations find tensors of the engine
         self._devices: dict[torch.device, Cpu | Gpu] = {torch.device("cpu"): Cpu(engine)}
         if device.type == "cuda":
             self._devices[device] = Gpu(engine, device.index)
-        self.store = store
+        self.store = _as_store(folders)
+        self.place = named(folders)  # for messages; "" without a store
+        self._folders = list(map(os.path.abspath, folders))  # the program may go to another folder
         self.pinned_bytes = pinned_bytes
         self.checkpoints: Any = None  # a Checkpoints, if there is one
         self.room: Any = None  # for saved tensors, made on first use
         self.has_stepped = False  # whether some optimizer of the run has
         self.leasing = Leasing()
         self.homes: weakref.WeakSet[Any] = weakref.WeakSet()  # of the engine's tensors except optimizer state
-        self.report = Report(engine, store, pinned_bytes, report)
+        self.report = Report(engine, self.place, pinned_bytes, report)
         self._end_report = weakref.finalize(self, self.report.end)
         self._owners: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()  # by name prefix
         self._kept: dict[str, Any] = {}  # what keep_commit returned for the commit of _at
@@ -134,7 +138,7 @@ class Run:
             number = self.engine.commit_number + 1
             # Another copy of the store, or this one put back from a backup, has other commits of the same numbers.
             label = f"{LABEL}{number}-{secrets.token_hex(4)}"
-            kept = {"store": os.path.abspath(self.store), "store_id": self.engine.store_id, "commit": number,
+            kept = {"store": _as_store(self._folders), "store_id": self.engine.store_id, "commit": number,
                     "label": label, "weights": {home.name: list(home.shape) for home in self._weights()},
                     "tile_rows": {name: rows for owner in self._optimizers() for name, rows in owner.tile_rows().items()}}
             self.engine.commit(_user_state(kept, [owner.described() for owner in self._optimizers() if owner.is_of_one_step]))
@@ -159,7 +163,7 @@ class Run:
     def go_to(self, kept: dict[str, Any], owner: Any) -> None:
         """Brings an owner's tensors, which must have the commit's tiles, and the weights that the commit has, to a commit that
         keep_commit named. Other optimizers' states and weights, and weights that the commit does not have, stay as they are:
-        during the restore their bytes are in a temporary file in the store's folder. If the restore fails, nothing has
+        during the restore their bytes are in temporary files in the store's folders. If the restore fails, nothing has
         changed."""
         for each in self._optimizers():
             each.finish_updates()
@@ -199,39 +203,26 @@ class Run:
 
     @contextlib.contextmanager
     def _saved(self, ids: Callable[[], list[int]]) -> Iterator[Callable[[], None]]:
-        """Saves the bytes of the tensors that `ids` returns in a temporary file in the store's folder. Yields a function that
-        writes them to the tensors that `ids` returns by then, in the same order and of the same sizes."""
+        """Saves the bytes of the tensors that `ids` returns in temporary files in the store's folders, or without a store in
+        the folder for temporary files. Yields a function that writes them to the tensors that `ids` returns by then, in the
+        same order and of the same sizes."""
         sizes = [self.engine.spec(id)["size_bytes"] for id in ids()]
         pieces = [(number, offset, min(_PIECE_BYTES, size - offset)) for number, size in enumerate(sizes)
                   for offset in range(0, size, _PIECE_BYTES)]
         if not pieces:
             yield lambda: None
             return
-        piece = memoryview(bytearray(min(_PIECE_BYTES, max(sizes))))
-        with contextlib.ExitStack() as stack:
+        memory = memoryview(bytearray(min(_PIECE_BYTES, max(sizes))))
+        with SpareFiles(self._folders, sum(sizes)) as files:
             there = ids()
-            try:
-                file = stack.enter_context(tempfile.TemporaryFile(dir=self.store))
-                for number, offset, size in pieces:
-                    file.write(self.engine.read(there[number], offset, piece[:size]))
-                file.flush()  # if the disk is full, this is known before anything has changed
-            except OSError as error:
-                with contextlib.suppress(OSError):
-                    stack.close()  # closing the file tries to write the rest again
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                    raise
-                raise spillway.ResourceExhausted(
-                    f"{self.store} has no room for the {sum(sizes)} bytes of state that this load saves in a temporary file: "
-                    f"make room there ({error.strerror})") from error
+            # If the disks are full, this is known before anything has changed.
+            places = [files.write(self.engine.read(there[number], offset, memory[:size])) for number, offset, size in pieces]
 
             def write_back() -> None:
-                file.seek(0)
                 there = ids()
-                for number, offset, size in pieces:
-                    if (read := file.readinto(piece[:size])) != size:
-                        raise spillway.DataLoss(f"{read} bytes instead of {size} came back of the state that was saved in "
-                                                f"{self.store} during a load")
-                    self.engine.write(there[number], piece[:size], offset)
+                for place, (number, offset, size) in zip(places, pieces):
+                    files.read(place, memory[:size])
+                    self.engine.write(there[number], memory[:size], offset)
 
             yield write_back
 
@@ -280,15 +271,15 @@ class Run:
                 "this state dict is of a run without a store, and the state is another by "
                 "now: give the optimizer store='FOLDER' to save checkpoints, or save full_state_dict()")
         if self.store is None or self.engine.store_id != kept["store_id"]:
-            here = f"the store in {self.store}" if self.store is not None else "a run without a store"
+            here = f"the store in {self.place}" if self.store is not None else "a run without a store"
             raise spillway.FailedPrecondition(
-                f"this state dict names commit {kept['commit']} of the store that was in {kept['store']}, and this is {here}: "
-                "a copied checkpoint does not carry the state. Open that store, or save full_state_dict() there and load it "
-                "here")
+                f"this state dict names commit {kept['commit']} of the store that was in {_place_of(kept)}, and this is "
+                f"{here}: a copied checkpoint does not carry the state. Open that store, or save full_state_dict() there and "
+                "load it here")
         labels = [each["label"] for each in self.engine.snapshots()]
         if kept["label"] not in labels:
             raise spillway.NotFound(
-                f"the store in {self.store} does not have the snapshot {kept['label']} of this checkpoint; it has "
+                f"the store in {self.place} does not have the snapshot {kept['label']} of this checkpoint; it has "
                 f"{', '.join(label for label in labels if label.startswith(LABEL)) or 'none'}. It may have been dropped: "
                 f"without a Checkpoints a run keeps the newest {_KEPT} and the one that was loaded; Checkpoints(run, FOLDER) "
                 "keeps those that files name. Or the checkpoint was saved with another copy of the store, or before the store "
@@ -316,35 +307,47 @@ def _user_state(kept: dict[str, Any], described: list[dict[str, Any]]) -> bytes:
         return b""
 
 
-def open_run(store: str | os.PathLike[str] | None = None, *, pinned: int | str | None = None,
-             device: str | torch.device | None = None, device_memory: int | str | None = None,
-             queue_depth: int | None = None, report: bool = True) -> Run:
-    """Opens a store for training, or makes it. None: all tensors rest in pinned memory and are lost when the process ends.
+def _as_store(folders: list[str]) -> str | list[str] | None:
+    """Returns what `open` takes for these folders."""
+    return folders if len(folders) > 1 else folders[0] if folders else None
+
+
+def _place_of(kept: dict[str, Any]) -> str:
+    """Returns the folders that a dict of keep_commit names, for messages."""
+    return kept["store"] if isinstance(kept["store"], str) else named(kept["store"])
+
+
+def open_run(store: Store = None, *, pinned: int | str | None = None, device: str | torch.device | None = None,
+             device_memory: int | str | None = None, queue_depth: int | None = None, calibrate: str = "auto",
+             report: bool = True) -> Run:
+    """Opens a store for training, or makes it. `store`: a folder, or a list of folders, one on each drive, which must be given
+    in the same order each time. None: all tensors rest in pinned memory and are lost when the process ends.
 
     `pinned`: bytes of memory that the engine may take, such as "2GiB"; None: 1 GiB with a store, no limit without. An
     existing store continues at its last commit. `device`: where operations find weights, gradients and saved tensors that
     live in the engine: "cpu", or "cuda:N", where they pass through `device_memory` bytes of that GPU's memory (None: 1 GiB).
-    None: the device on which PyTorch makes tensors, which is the CPU unless torch.set_default_device changes it. `report`:
-    whether two lines are printed on stderr, at the first step and at the end, with the memory that is saved, and the
-    seconds and bytes per step.
+    None: the device on which PyTorch makes tensors, which is the CPU unless torch.set_default_device changes it.
+    `calibrate`: when the drives are measured. "auto": those of a new store of several folders, because each drive gets bytes
+    in proportion to its rates, and an equal share without them. That takes some 6 s for each drive and up to 512 MiB on it,
+    with `pinned` of at least 16 MiB, once: the store keeps the rates, which lines on stderr give. "now": those of any store,
+    again. "off": none. `report`: whether two lines are printed on stderr, at the first step and at the end, with the memory
+    that is saved, and the seconds and bytes per step.
     """
-    if pinned is None and store is not None:
+    folders = folders_of(store)
+    if pinned is None and folders:
         pinned = DEFAULT_PINNED
-    if store is not None and not isinstance(store, (str, os.PathLike)):
-        raise spillway.InvalidArgument(f"store is {store!r}: a run's store is one folder, a str or a path")
     pinned_bytes = _sizes.parse_size(pinned, "pinned")
     on = device_of(device)
     if on.type == "cpu" and device_memory is not None:
         raise spillway.InvalidArgument("device_memory is of a GPU's: the run's device is the CPU (device=)")
     # State is updated in pinned memory. Without a GPU nothing is leased in the device tier, so it gets only 4 KiB.
     device_bytes = 4096 if on.type == "cpu" else _sizes.parse_size(device_memory or DEFAULT_DEVICE_MEMORY, "device_memory")
-    engine = spillway.Engine(store, mode="open_or_create" if store is not None else "create",
-                             device="host" if on.type == "cpu" else str(on), device_bytes=device_bytes,
-                             pinned_bytes=pinned_bytes, queue_depth=queue_depth or 32)
-    return Run(engine, None if store is None else os.fspath(store), pinned_bytes, on, report)
+    engine = open_engine(folders, calibrate, device="host" if on.type == "cpu" else str(on), device_bytes=device_bytes,
+                         pinned_bytes=pinned_bytes, queue_depth=queue_depth or 32)
+    return Run(engine, folders, pinned_bytes, on, report)
 
 
-def as_run(store: Run | str | os.PathLike[str] | None, pinned: int | str | None, device: str | None) -> Run:
+def as_run(store: Run | Store, pinned: int | str | None, device: str | None) -> Run:
     """Returns the run that an optimizer was given, or opens one for it."""
     if not isinstance(store, Run):
         try:

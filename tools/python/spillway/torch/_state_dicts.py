@@ -397,7 +397,7 @@ def last_state_dict(run: Run, name: str = "optimizer") -> dict[str, Any]:
     state = json.loads(run.engine.user_state() or b"{}")
     described = {each[_MINE]["name"]: each for each in state.get("optimizers", [])}
     if name not in described:
-        raise spillway.NotFound(f"the last commit of the store in {run.store} has no state dict of an optimizer '{name}': it "
+        raise spillway.NotFound(f"the last commit of the store in {run.place} has no state dict of an optimizer '{name}': it "
                                 f"has {', '.join(described) or 'none'}")
     label = state["kept"]["label"]
     if label not in [each["label"] for each in run.engine.snapshots()]:
