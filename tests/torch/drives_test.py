@@ -150,7 +150,7 @@ class DrivesTest(StateTest):
         run.close()
         run, rates, said = opened(self.drives(), pinned="8MiB")
         self.assertEqual(rates, [0, 0])
-        self.assertRegex(said, "get equal shares of the bytes: measuring the drives takes pinned= of at least 16 MiB\n$")
+        self.assertRegex(said, "drives takes pinned= of at least 16 MiB, so .* and .* get equal shares of the bytes\n$")
         run.close()
         one = self.store()
         run, rates, said = opened(one, pinned="64MiB")
@@ -166,6 +166,21 @@ class DrivesTest(StateTest):
                 st.open(one, **words)
         with self.assertRaisesRegex(spillway.InvalidArgument, "the drives of a store, and there is none"):
             st.open(calibrate="now")
+
+    def test_a_drive_that_cannot_be_measured_is_named(self):
+        store = self.drives()
+        os.makedirs(store[1])
+        made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", store[1]], capture_output=True, text=True,
+                              check=False)
+        if made.returncode != 0:
+            self.skipTest(f"no file system can be mounted here: {made.stderr.strip()}")
+        self.addCleanup(subprocess.run, ["umount", store[1]], check=True)
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            run = st.open(store, pinned="64MiB", report=False)
+        self.assertRegex(said.getvalue(), f"could be measured, .* the device of {store[1]}: .*No space left.*, so {store[0]} "
+                                          f"and {store[1]} get equal shares of the bytes\n$")
+        self.assertEqual(self.written(store, run), [3 * MIB] * 2)
 
     def test_ctrl_c_ends_the_measuring(self):
         store = self.drives()

@@ -35,16 +35,22 @@ def open_engine(folders: list[str], calibrate: str, *, pinned_bytes: int, **opti
         if calibrate == "off" or len(folders) < 2 or engine.commit_number > 0:
             return engine
         if pinned_bytes < _LEAST_PINNED:
-            say(f"{named(folders)} get equal shares of the bytes: measuring the drives takes pinned= of at least "
-                 f"{_LEAST_PINNED >> 20} MiB")
+            say(f"measuring drives takes pinned= of at least {_LEAST_PINNED >> 20} MiB, {_equal_shares(folders)}")
             return engine
         engine.close()
     say(f"measures the drives of {named(folders)}, some 6 s each, which calibrate='off' of spillway.torch.open leaves out")
     engine = opened("now" if calibrate == "now" else "if_none")
     stats = engine.stats()
-    for line in _rates(stats["drives"]) + [text for text in stats["fallbacks"] if "could be measured" in text]:
+    for line in _rates(stats["drives"]):
         say(line)
+    for failure in stats["fallbacks"]:
+        if "could be measured" in failure:
+            say(f"{failure}, {_equal_shares(folders)}")
     return engine
+
+
+def _equal_shares(folders: list[str]) -> str:
+    return f"so {named(folders)} get equal shares of the bytes"
 
 
 def _rates(drives: list[dict[str, Any]]) -> list[str]:
