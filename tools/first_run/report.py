@@ -57,7 +57,7 @@ def main():
     shown = os.path.relpath(work)
     show("Where", f"{shown}/result is the trained model, a Hugging Face folder (config.json, model.safetensors); "
          f"{shown}/store the training state; {shown}/log.jsonl the figures of every step.")
-    show("Time", f"{arguments.seconds // 60} min {arguments.seconds % 60:02d} s in all. README.md says how to go on.")
+    show("Time", f"{arguments.seconds // 60} min {arguments.seconds % 60:02d} s in all. tools/spillway/README.md says how to go on.")
 
 
 def show_memory(arguments, run):

@@ -92,7 +92,7 @@ def _run_on(arguments, tokens):
     if finished.returncode < 0:
         raise InputError(f"{command[0]}: {_killed_by(-finished.returncode)}")
     if finished.returncode > 0:
-        # The command has printed why it failed. README.md lists its exit codes.
+        # The command has printed why it failed. tools/spillway/README.md lists its exit codes.
         sys.exit(finished.returncode)
     return _parse_tokens(finished.stdout, command[0])
 

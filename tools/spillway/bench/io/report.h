@@ -13,8 +13,8 @@
 
 namespace spillway::bench_io {
 
-// Returns {"v":1,"rows":[...],"machine":{...}}; README.md in bench/ names the members. `commit` is
-// the build's.
+// Returns {"v":1,"rows":[...],"machine":{...}}; tools/spillway/bench/README.md names the members.
+// `commit` is the build's.
 nlohmann::ordered_json ToJson(const BenchReport& report, std::string_view commit);
 
 // Returns the rows as lines, with the machine above them and the doubts below.
