@@ -75,7 +75,8 @@ def parse():
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--seq", type=int, default=64)
     parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--note", default="", help="what figures must be read with, as 'a busy machine'")
+    parser.add_argument("--note", default="",
+                        help="what figures must be read with, as 'a busy machine'; the drawing then has no seconds")
     arguments = parser.parse_args()
     arguments.percents = [float(word) for word in arguments.percents.split(",")]
     arguments.policies = arguments.policies.split(",")
@@ -198,16 +199,18 @@ def table(points, policies):
 COLORS = {"planned": "#0b6e4f", "demand": "#7b4fa3", "bound": "#222222"}
 
 
-def svg(points, policies):
+def svg(points, policies, with_seconds):
     """Draws GB per step over NVMe, and seconds per step, against pinned memory."""
     lines = {policy: [point for point in points if point.policy == policy] for policy in policies}
     traffic = {policy: [(p.percent, p.nvme_bytes / 1e9) for p in line] for policy, line in lines.items()}
     bound = [(p.percent, p.nvme_bytes_bound / 1e9) for p in lines.get("planned", []) if p.nvme_bytes_bound is not None]
     if bound:
         traffic["bound"] = bound
-    seconds = {policy: [(p.percent, p.seconds) for p in line] for policy, line in lines.items()}
-    return line_plot.svg([line_plot.Panel("GB a step over NVMe", "pinned memory, % of the state", traffic),
-                          line_plot.Panel("seconds a step", "pinned memory, % of the state", seconds)], COLORS, ("bound",))
+    panels = [line_plot.Panel("GB a step over NVMe", "pinned memory, % of the state", traffic)]
+    if with_seconds:
+        seconds = {policy: [(p.percent, p.seconds) for p in line] for policy, line in lines.items()}
+        panels.append(line_plot.Panel("seconds a step", "pinned memory, % of the state", seconds))
+    return line_plot.svg(panels, COLORS, ("bound",))
 
 
 def heading(sweep):
@@ -222,7 +225,8 @@ def heading(sweep):
 def write_results(sweep, points):
     out = sweep.arguments.out
     out.mkdir(parents=True, exist_ok=True)
-    (out / "budget_sweep.svg").write_text(svg(points, sweep.arguments.policies) + "\n", encoding="utf-8")
+    drawn = svg(points, sweep.arguments.policies, with_seconds=not sweep.arguments.note)
+    (out / "budget_sweep.svg").write_text(drawn + "\n", encoding="utf-8")
     result = {"v": 1, "parameters": sweep.parameters, "state_bytes": sweep.state_bytes,
               "device_budget": sweep.device_budget, "seq": sweep.arguments.seq, "batch": sweep.arguments.batch,
               "note": sweep.arguments.note, "machine": machine.describe(sweep.arguments.store),

@@ -106,6 +106,7 @@ class LinksTest(unittest.TestCase):
         self.assertEqual(self.bad("[a](tools/b.md)"), ["tools/b.md: there is no tools/b.md"])
         self.assertEqual(self.bad("[a](tools/a/README.md#no-heading)"),
                          ["tools/a/README.md#no-heading: tools/a/README.md has no heading of this anchor"])
+        self.assertEqual(self.bad('<img src="tools/b.svg" width="1">'), ["tools/b.svg: there is no tools/b.svg"])
         self.assertEqual(self.bad("[own](#missing)"), ["#missing: README.md has no heading of this anchor"])
 
     def test_paths_in_backticks_of_a_guide_are_looked_up(self):
