@@ -341,7 +341,7 @@ TEST(Man, EachCommandHasAPageWithItsFlags) {
   const Ended page = RunCommand({"man", "spillway-train"});
   ASSERT_EQ(page.exit_code, 0) << page.err;
   EXPECT_THAT(page.out, AllOf(HasSubstr(".TH spillway\\-train 1"), HasSubstr(".SH OPTIONS"),
-                              HasSubstr("\\-\\-device\\-bytes")));
+                              HasSubstr(".SS Memory\n"), HasSubstr("\\-\\-device\\-bytes")));
   EXPECT_EQ(RunCommand({"man"}).exit_code, 0);
   EXPECT_THAT(RunCommand({"man", "spillway-bench-io"}).out, HasSubstr("spillway\\-bench\\-io"));
   EXPECT_EQ(RunCommand({"man", "spillway-nothing"}).exit_code, 2);

@@ -7,6 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/spillway/command.h"
@@ -14,8 +18,10 @@
 namespace spillway::test {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::IsSupersetOf;
 using ::testing::StartsWith;
 
 TEST(Usage, HelpComesWithExamplesFirst) {
@@ -28,7 +34,8 @@ TEST(Usage, HelpComesWithExamplesFirst) {
     EXPECT_EQ(ended.exit_code, 0);
     EXPECT_THAT(ended.err, IsEmpty());
     const size_t examples = ended.out.find("Examples:");
-    const size_t options = ended.out.find("Options:");
+    const size_t options =
+        ended.out.find(arguments[0] == "train" ? "What most runs need:" : "Options:");
     ASSERT_NE(examples, std::string::npos) << ended.out;
     ASSERT_NE(options, std::string::npos) << ended.out;
     EXPECT_LT(examples, options);
@@ -98,6 +105,38 @@ TEST(Usage, EveryFlagOfTrainIsInItsHelp) {
                            "--grad-dtype"}) {
     EXPECT_THAT(help, HasSubstr(std::string("  ") + flag + " ")) << flag;
   }
+}
+
+// The flags under each heading of the help of train, in the order of the help.
+std::vector<std::pair<std::string, std::vector<std::string>>> GroupsOfTrain() {
+  std::vector<std::pair<std::string, std::vector<std::string>>> groups;
+  const std::string help = RunCommand({"train", "--help"}).out;
+  for (const absl::string_view line : absl::StrSplit(help.substr(help.find("\nWhat most")), '\n')) {
+    if (!line.empty() && line[0] != ' ' && line.back() == ':') {
+      groups.emplace_back(line.substr(0, line.size() - 1), std::vector<std::string>());
+    } else if (absl::StartsWith(line, "  -")) {
+      const absl::string_view names = absl::StripAsciiWhitespace(line);
+      groups.back().second.emplace_back(names.substr(0, names.find(' ')));
+    }
+  }
+  return groups;
+}
+
+TEST(Usage, TheHelpOfTrainShowsWhatMostRunsNeedFirst) {
+  const auto groups = GroupsOfTrain();
+  std::vector<std::string> names;
+  for (const auto& [name, flags] : groups) names.push_back(name);
+  EXPECT_THAT(names, ElementsAre("What most runs need", "Model and data", "Memory", "Training",
+                                 "Optimizer", "Output", "Source of the flags"));
+  EXPECT_THAT(groups[0].second,
+              ElementsAre("-h,--help", "--model", "--data", "--store", "--device-bytes",
+                          "--pinned-bytes", "--steps", "--seq", "--batch", "--accumulate",
+                          "--precision", "--lr", "--resume", "--save"));
+  EXPECT_THAT(groups[2].second, IsSupersetOf({"--place", "--checkpoint-activations"}));
+  EXPECT_THAT(groups[3].second, IsSupersetOf({"--threads", "--schedule"}));
+  EXPECT_THAT(groups[4].second, IsSupersetOf({"--optimizer", "--freeze"}));
+  EXPECT_THAT(groups[5].second, IsSupersetOf({"--commit-every", "--log-json", "--json"}));
+  EXPECT_THAT(groups[6].second, ElementsAre("--config", "--print-config"));
 }
 
 TEST(Usage, WithoutACommandItSaysWhichThereAre) {

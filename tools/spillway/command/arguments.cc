@@ -108,6 +108,12 @@ void WhenChosen(CLI::App* command, std::function<void()> then) {
   command->callback(std::move(then));
 }
 
+void BeginGroup(CLI::App* app, const std::string& group) { app->option_defaults()->group(group); }
+
+void MoveToGroup(CLI::App* app, const std::string& group, const std::vector<std::string>& names) {
+  for (const std::string& name : names) app->get_option(name)->group(group);
+}
+
 AddedOption AddedOption::Type(const std::string& words) const {
   option_->type_name(words);
   return *this;

@@ -48,6 +48,12 @@ CLI::App* AddCommand(CLI::App* app, const std::string& name, const std::string& 
 // Registers `then`, which is called if the command was chosen, after all of its options are read.
 void WhenChosen(CLI::App* command, std::function<void()> then);
 
+// The help of `app` shows the options that are added from now on under the heading `group`. Groups
+// come in the order of their first options.
+void BeginGroup(CLI::App* app, const std::string& group);
+// Moves options that were added to another group. `names` are as in "--model"; each exists.
+void MoveToGroup(CLI::App* app, const std::string& group, const std::vector<std::string>& names);
+
 // An option that was added. The setters define what the help shows of its value, and make it
 // required.
 class AddedOption {

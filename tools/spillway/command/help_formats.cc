@@ -105,6 +105,22 @@ std::string Man(std::string_view text) {
   return man;
 }
 
+// Appends the options of a group to a manual page.
+void AppendOptions(const CLI::App& app, const std::string& group, std::string* page) {
+  for (const CLI::Option* const option : app.get_options()) {
+    if (option->get_group() != group) continue;
+    absl::StrAppendFormat(page, ".TP\n.B %s", Man(option->get_name(false, true)));
+    if (option->get_expected_max() > 0) {
+      absl::StrAppendFormat(page, " %s", Man(option->get_type_name()));
+    }
+    absl::StrAppendFormat(page, "\n%s", Man(option->get_description()));
+    if (!option->get_default_str().empty()) {
+      absl::StrAppendFormat(page, " (default: %s)", Man(option->get_default_str()));
+    }
+    *page += '\n';
+  }
+}
+
 }  // namespace
 
 std::string BashCompletion(const CLI::App& app) {
@@ -202,16 +218,10 @@ std::string ManPage(const CLI::App& app, const std::string& version) {
     }
   }
   absl::StrAppend(&page, ".SH OPTIONS\n");
-  for (const CLI::Option* const option : app.get_options()) {
-    absl::StrAppendFormat(&page, ".TP\n.B %s", Man(option->get_name(false, true)));
-    if (option->get_expected_max() > 0) {
-      absl::StrAppendFormat(&page, " %s", Man(option->get_type_name()));
-    }
-    absl::StrAppendFormat(&page, "\n%s", Man(option->get_description()));
-    if (!option->get_default_str().empty()) {
-      absl::StrAppendFormat(&page, " (default: %s)", Man(option->get_default_str()));
-    }
-    page += '\n';
+  const std::vector<std::string> groups = app.get_groups();
+  for (const std::string& group : groups) {
+    if (groups.size() > 1) absl::StrAppendFormat(&page, ".SS %s\n", Man(group));
+    AppendOptions(app, group, &page);
   }
   return page;
 }

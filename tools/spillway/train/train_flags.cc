@@ -68,8 +68,6 @@ void AddLength(CLI::App* app, TrainFlags* flags) {
              "Evaluate every N steps; 0: never");
   AddInteger(app, "--eval-batches", &options.evaluate_windows, 1, kMostSteps,
              "Windows of valid.npy that an evaluation takes");
-  AddInteger(app, "--commit-every", &options.commit_every, 0, kMostSteps,
-             "Commit every N steps; 0: when the run ends, and on SIGUSR1");
 }
 
 void AddSchedule(CLI::App* app, TrainFlags* flags) {
@@ -112,6 +110,8 @@ void AddPrecision(CLI::App* app, TrainFlags* flags) {
 }
 
 void AddOutput(CLI::App* app, TrainFlags* flags) {
+  AddInteger(app, "--commit-every", &flags->trainer.commit_every, 0, kMostSteps,
+             "Commit every N steps; 0: when the run ends, and on SIGUSR1");
   AddChoice<Durability>(
       app, "--durability", &flags->durability,
       {{"commit", Durability::kCommit}, {"none", Durability::kNone}},
@@ -167,14 +167,27 @@ absl::Status CheckStoreFlags(const TrainFlags& flags) {
 
 void AddTrainFlags(CLI::App* app, TrainFlags* flags) {
   flags->trainer.model.sequence = 256;
+  BeginGroup(app, "Model and data");
   AddInput(app, flags);
+  BeginGroup(app, "Memory");
   AddEngineFlags(app, &flags->engine,
                  "Folders for the store, one per drive: DIR or DIR,DIR. None: all in memory");
+  BeginGroup(app, "Training");
   AddLength(app, flags);
   AddPrecision(app, flags);
   AddSchedule(app, flags);
+  BeginGroup(app, "Optimizer");
   AddOptimizerFlags(app, &flags->optimizer);
+  BeginGroup(app, "Output");
   AddOutput(app, flags);
+  MoveToGroup(app, "Memory", {"--accumulation-order", "--checkpoint-activations"});
+  MoveToGroup(app, "Training", {"--device", "--threads"});
+  // --help is the first option of every command, so its group comes first.
+  MoveToGroup(
+      app, "What most runs need",
+      {"--help", "--model", "--data", "--store", "--device-bytes", "--pinned-bytes", "--steps",
+       "--seq", "--batch", "--accumulate", "--precision", "--lr", "--resume", "--save"});
+  BeginGroup(app, "Source of the flags");  // the command line offers these
 }
 
 absl::Status FinishTrainFlags(TrainFlags* flags) {
