@@ -50,7 +50,6 @@ class PagesTest(unittest.TestCase):
 
 
 class CommandsTest(unittest.TestCase):
-
     def test_a_block_without_a_language_has_commands(self):
         self.assertEqual(texts(block("tools/test  # the suite", "", "# words", "fsck run \\", "    --json")),
                          ["tools/test", "fsck run --json"])
@@ -90,7 +89,8 @@ class CommandsTest(unittest.TestCase):
 
 
 class LinksTest(unittest.TestCase):
-    FILES = {"README.md": "", "tools/a/README.md": "# A page\n## `f.py`: what, _now_?\n```\n# no heading\n```\n## Twice\n## Twice\n"}
+    FILES = {"README.md": "",
+             "tools/a/README.md": "# A page\n## `f.py`: what, _now_?\n```\n# no heading\n```\n## Twice\n## Twice\n"}
 
     def bad(self, text, page="README.md"):
         tracked = {*self.FILES, "tools/a", "tools", "."}
@@ -131,7 +131,8 @@ class RunTest(unittest.TestCase):
         return output.getvalue()
 
     def test_they_run_in_order_in_the_folder_of_the_page(self):
-        output = self.run_all(readme.Row("a", "echo one >{scratch}/q && touch here"), readme.Row("b", "grep one ../../q; ls here"))
+        output = self.run_all(readme.Row("a", "echo one >{scratch}/q && touch here"),
+                              readme.Row("b", "grep one ../../q && ls here"))
         self.assertIn("2 commands", output)
         self.assertEqual((self.scratch / "q").read_text(), "one\n")
         self.run_all(readme.Row("c", "ls here"), page="README.md")
