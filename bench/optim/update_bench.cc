@@ -125,10 +125,15 @@ class State {
                     .master = IsSplit(of_.format) ? nullptr : master_.floats() + begin,
                     .weight = of_.halves ? weight_.at(begin * 2) : nullptr,
                     .format = of_.format,
-                    .num_moments = num_moments_};
+                    .num_moments = static_cast<size_t>(num_moments_)};
+    const std::vector<std::string_view> names = MomentNames(of_.rule);
+    for (size_t m = 0; m < run.num_moments; ++m) {
+      run.moments[m] = {
+          .slot = SlotOf(of_.rule.kind, names[m]), .index = m, .map = MapOf(names[m])};
+    }
     if (IsEncoded(of_.format)) return UpdateRows(factors, run, begin, end);
-    for (int m = 0; m < num_moments_; ++m)
-      run.moments[m] = moments_[static_cast<size_t>(m)].at(begin * moment_bytes_);
+    for (size_t m = 0; m < run.num_moments; ++m)
+      run.moments[m].data = moments_[m].at(begin * moment_bytes_);
     UpdateFused(factors, run);
   }
 
@@ -141,9 +146,6 @@ class State {
   void UpdateRows(const RuleFactors& factors, FusedRun run, int64_t begin, int64_t end) {
     run.num_elements = static_cast<int64_t>(kRowElements);
     run.encoded.layout = row_;
-    const std::vector<std::string_view> names = MomentNames(of_.rule);
-    for (size_t m = 0; m < names.size(); ++m)
-      run.encoded.maps[m] = IsSquare(names[m]) ? CodeMap::kUnsigned : CodeMap::kSigned;
     for (int64_t at = begin; at < end; at += run.num_elements) {
       run.encoded.row = moments_.back().at(at / run.num_elements * row_bytes());
       run.first_element = static_cast<uint64_t>(at);

@@ -6,15 +6,20 @@
 // model.
 //
 // The rules follow. Their order of operations is that of torch.optim, or of the paper if PyTorch
-// does not have the rule. Below, g is the gradient times Update::gradient_scale, λ the weight decay
-// and t the step:
+// does not have the rule. Below, g is the gradient times Update::gradient_scale, negated with
+// maximize, λ the weight decay and t the step:
 //
 //   AdamW    p ← p·(1 − lr·λ);  m ← β₁m + (1−β₁)g;  v ← β₂v + (1−β₂)g²;
 //            p ← p − (lr/(1−β₁ᵗ)) · m / (√v/√(1−β₂ᵗ) + ε)         (arXiv:1711.05101)
+//            with amsgrad: w ← max(w, v), and w takes the place of v in p's update
+//                                                                   (arXiv:1904.09237)
 //   Adam     g ← g + λp;  then as AdamW without its decay           (arXiv:1412.6980)
-//   SGD      g ← g + λp;  with momentum μ: m ← μm + g;  p ← p − lr·m, or p ← p − lr·g
+//   SGD      g ← g + λp;  p ← p − lr·g;  with momentum μ and dampening τ: m ← μm + (1−τ)g, in
+//            step 1 m ← μm + g;  p ← p − lr·m, or with nesterov p ← p − lr·(g + μm)
 //   RMSprop  g ← g + λp;  v ← αv + (1−α)g²;  d = g/(√v + ε);
-//            with momentum μ: m ← μm + d;  p ← p − lr·m, or p ← p − lr·d
+//            with momentum μ: m ← μm + d;  p ← p − lr·m, or p ← p − lr·d;
+//            centered: v ← αv + α(1−α)(g − a)²;  a ← αa + (1−α)g, where v is the variance of the
+//            gradient, which torch.optim computes as a difference: its square_avg − a²
 //   Lion     p ← p·(1 − lr·λ);  p ← p − lr·sign(β₁m + (1−β₁)g);  m ← β₂m + (1−β₂)g
 //                                                                   (arXiv:2302.06675)
 //   LAMB     m and v as AdamW's;  u = (m/(1−β₁ᵗ)) / (√v/√(1−β₂ᵗ) + ε) + λp;
@@ -77,6 +82,11 @@ struct Rule {
                           // whose square is above 0 in single precision
   double alpha = 0.99;    // RMSprop: in [0, 1)
   double momentum = 0;    // SGD, RMSprop, LARS: in [0, 1]; 0: none, and no state for it
+  double dampening = 0;   // SGD with momentum: finite, and 0 with nesterov
+  bool nesterov = false;  // SGD with momentum
+  bool centered = false;  // RMSprop
+  bool amsgrad = false;   // AdamW, Adam
+  bool maximize = false;  // all rules: negates the gradient
   double trust_coefficient = 1e-3;  // LARS: η, at least 0
   double beta2_decay = 0.8;         // Adafactor: c, at least 0
   double epsilon2 = 1e-3;           // Adafactor: ε₂, at least 0
@@ -103,23 +113,25 @@ inline constexpr int kNumStateFormats = 4;
 // "fp32", "bf16", "8bit", "compact".
 SPILLWAY_EXPORT std::string_view Name(StateFormat format);
 
-// Whether the rule's state can be stored in the format. A rule without moments has only kF32 and
-// kCompact. Adafactor has only kF32, because its state of matrices is small and vectors are few.
+// Whether an optimizer of the rule can store its state in the format. A rule without moments has
+// only kF32 and kCompact. Adafactor has only kF32, because its state of matrices is small and
+// vectors are few.
 SPILLWAY_EXPORT bool Exists(const Rule& rule, StateFormat format);
 
 // Returns the specs of the state tensors that a parameter needs, in the order of
 // ParameterTensors::state: a master weight if the weight has 16 bits, then the rule's moments. Each
 // moment is a tensor; under k8Bit one tensor of bytes holds all moments. Under kCompact there is
-// one tensor of bytes and no master weight.
+// one tensor of bytes and no master weight. A rule without moments has them in no format, also in
+// those that an optimizer of that rule alone cannot have.
 //
 // `weight` is the weight's spec. Names begin with its name and "/". Rows and tiles are the
 // weight's, with two exceptions: under k8Bit and kCompact a vector is one row; and Adafactor's
 // means over a matrix have a dimension of 1, and those over its columns are in one tile.
 // FirstValues reads what the tensors hold before the first update.
 //
-// InvalidArgument: the pair of rule and format does not exist, or the weight has a dimension below
-// 1, a negative tile_rows, more than 2^57 - 1 elements, or a dtype that is not f32, f16 or bf16, or
-// that is f32 under kCompact.
+// InvalidArgument: the rule cannot rest in the format, or the weight has a dimension below 1, a
+// negative tile_rows, more than 2^57 - 1 elements, or a dtype that is not f32, f16 or bf16, or that
+// is f32 under kCompact.
 SPILLWAY_EXPORT absl::StatusOr<std::vector<TensorSpec>> StateSpecs(const Rule& rule,
                                                                    StateFormat format,
                                                                    const TensorSpec& weight);
@@ -173,6 +185,9 @@ struct ParameterTensors {
   std::vector<TensorId> state;
   // The shape of a weight in the caller's memory. Not used for a weight in a tensor.
   std::vector<int64_t> shape;
+  // The rule whose state the parameter has, if that is not the optimizer's. It must have the same
+  // kind. Updates without a rule of their own use its constants.
+  std::optional<Rule> rule = std::nullopt;
 };
 
 // The arguments of one update of one parameter.
@@ -182,8 +197,10 @@ struct Update {
   double learning_rate = 0;
   double weight_decay = 0;
   double gradient_scale = 1.0;  // every gradient element is multiplied by this first
-  // Constants to use instead of the optimizer's. The rule must need the same state: it must have
-  // the same kind, and a momentum if and only if the optimizer's rule has one.
+  // Constants to use instead of the parameter's. The rule must have the same kind, and need no
+  // state that the parameter does not have. State that it does not need stays as it is: a momentum
+  // of 0 for some steps keeps m. If m begins in a later step than the first, dampening must be 0 in
+  // that step's rule, as in step 1.
   std::optional<Rule> rule = std::nullopt;
   // The new address of a weight or a gradient in the caller's memory, from now on; null: unchanged.
   // It holds after a step that failed, too, unless Check refuses the step.
@@ -227,9 +244,13 @@ class SPILLWAY_EXPORT Optimizer {
   virtual ~Optimizer() = default;
 
   // Adds a parameter and returns its number, counted from 0. May be called at any time.
-  // InvalidArgument if dtypes, shapes or tiles do not match StateSpecs, or a tensor was given
-  // before.
+  // InvalidArgument if dtypes, shapes or tiles do not match StateSpecs, the parameter's rule is not
+  // one of the optimizer's kind, or a tensor was given before.
   virtual absl::StatusOr<size_t> Add(const ParameterTensors& tensors) = 0;
+
+  // Removes a parameter: its tensors may be unregistered, or given to Add again. Its number is not
+  // used for another one. NotFound: there is no such parameter.
+  virtual absl::Status Remove(size_t parameter) = 0;
 
   // Returns the error with which Add would refuse a parameter whose state tensors are not
   // registered yet. `state` has the specs that they will have; `tensors.state` is not used.

@@ -296,7 +296,8 @@ typedef struct {
   size_t size;
   int32_t kind;
   double beta1, beta2, epsilon, alpha, momentum, trust_coefficient, beta2_decay, epsilon2,
-      clipping_threshold;
+      clipping_threshold, dampening;
+  int32_t nesterov, centered, amsgrad, maximize; /* not 0: yes */
 } spw_rule;
 
 /* Sets the usual constants of the kind. */
@@ -332,6 +333,8 @@ typedef struct {
    * are removed first (spw_forget), so that the state starts anew. The caller must ensure that
    * nothing else uses them. */
   int32_t is_fresh;
+  /* The rule whose state it has, of the optimizer's kind; NULL: the optimizer's. */
+  const spw_rule* rule;
 } spw_parameter;
 
 SPW_EXPORT void spw_parameter_init(spw_parameter* parameter, size_t size);
@@ -341,7 +344,7 @@ typedef struct {
   size_t parameter; /* the number that spw_optimizer_add returned */
   int64_t step;     /* from 1 */
   double learning_rate, weight_decay, gradient_scale;
-  const spw_rule* rule; /* NULL: the optimizer's rule */
+  const spw_rule* rule; /* NULL: the parameter's rule */
   /* The new address of a weight or a gradient in the caller's memory, from now on; NULL:
    * unchanged. It holds after a step that failed, too, unless the step was refused because of a
    * value in the list. */
@@ -364,6 +367,9 @@ SPW_EXPORT void spw_optimizer_release(spw_optimizer* optimizer);
  * another failure, state tensors that the call registered may stay registered. */
 SPW_EXPORT spw_status* spw_optimizer_add(spw_optimizer* optimizer, const spw_parameter* parameter,
                                          size_t* number);
+/* Removes a parameter, so that its tensors may be unregistered or given again. Its state stays
+ * registered. Its number is not used again. */
+SPW_EXPORT spw_status* spw_optimizer_remove(spw_optimizer* optimizer, size_t parameter);
 /* The names and ids of a parameter's state, as StateSpecs lists it: [{"name":"w/m","id":3}, ...].
  */
 SPW_EXPORT spw_status* spw_optimizer_state_json(spw_optimizer* optimizer, size_t parameter,
@@ -390,8 +396,8 @@ typedef struct {
   /* The address of a weight in the caller's memory, for this call only; NULL: unchanged. */
   void* weight_memory;
   /* Each array has `num_elements` elements. If `masters` is NULL, or `num_moments` is 0, these
-   * values are not read or not changed. Otherwise there must be all moments of the rule, in the
-   * order of StateSpecs. */
+   * values are not read or not changed. Otherwise there must be all moments of the parameter's
+   * rule, in the order of StateSpecs. */
   float* masters;
   float* const* moments;
   size_t num_moments;

@@ -31,7 +31,7 @@ struct ValueChange {
 
 struct StateChange {
   ValueChange master;
-  std::array<ValueChange, 2> moments;  // in StateSpecs' order
+  std::array<ValueChange, 3> moments;  // in StateSpecs' order
 };
 
 // Writes the state that `from` holds into the tensors of `to`, a tile at a time, and adds to
@@ -51,7 +51,7 @@ struct StateChange {
 //   // A crash before this commit leaves the old state.
 //   if (status.ok()) status = engine->Commit(user_state);
 //
-// Holds a lease of one tile at a time, and uses memory for up to eight floats per element of a
+// Holds a lease of one tile at a time, and uses memory for up to ten floats per element of a
 // tile. InvalidArgument: a pair of rule and format does not exist, the rule is Adafactor, which has
 // only one format, or the tensors, tiles included, are not those that StateSpecs lists for the
 // weight. Errors of the engine, as CheckTile's for an id that it does not have, are returned

@@ -66,6 +66,7 @@ inline absl::StatusOr<TileRef> TileOf(const Engine& engine, uint32_t id, uint64_
 struct Parameter {
   TensorSpec weight;
   ParameterTensors tensors;
+  bool is_removed = false;
 };
 
 }  // namespace spillway::capi
@@ -89,10 +90,13 @@ inline absl::Status CheckUsable(const spw_optimizer* optimizer) {
   return optimizer->engine->CheckProcess();
 }
 
-inline absl::Status CheckNumber(size_t parameter, size_t count) {
-  if (parameter < count) return absl::OkStatus();
-  return absl::NotFoundError(
-      absl::StrCat("parameter ", parameter, " was not added: there are ", count));
+inline absl::Status CheckNumber(size_t parameter, const std::vector<Parameter>& parameters) {
+  if (parameter >= parameters.size()) {
+    return absl::NotFoundError(
+        absl::StrCat("parameter ", parameter, " was not added: there are ", parameters.size()));
+  }
+  if (!parameters[parameter].is_removed) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat("parameter ", parameter, " was removed"));
 }
 
 }  // namespace spillway::capi

@@ -43,6 +43,11 @@ spw_rule DefaultRule(RuleKind kind) {
   rule.beta2_decay = usual.beta2_decay;
   rule.epsilon2 = usual.epsilon2;
   rule.clipping_threshold = usual.clipping_threshold;
+  rule.dampening = usual.dampening;
+  rule.nesterov = usual.nesterov ? 1 : 0;
+  rule.centered = usual.centered ? 1 : 0;
+  rule.amsgrad = usual.amsgrad ? 1 : 0;
+  rule.maximize = usual.maximize ? 1 : 0;
   return rule;
 }
 
@@ -61,6 +66,11 @@ absl::StatusOr<Rule> ToRule(const spw_rule* rule) {
   to.beta2_decay = given.beta2_decay;
   to.epsilon2 = given.epsilon2;
   to.clipping_threshold = given.clipping_threshold;
+  to.dampening = given.dampening;
+  to.nesterov = given.nesterov != 0;
+  to.centered = given.centered != 0;
+  to.amsgrad = given.amsgrad != 0;
+  to.maximize = given.maximize != 0;
   return to;
 }
 
@@ -145,12 +155,16 @@ absl::StatusOr<ParameterTensors> ToTensors(spw_optimizer* optimizer, const spw_p
     SPILLWAY_ASSIGN_OR_RETURN(tensors.gradient, ToValues(given.gradient));
   }
   if (weight.memory != nullptr) tensors.shape = spec.shape;
+  if (given.rule != nullptr) {
+    SPILLWAY_ASSIGN_OR_RETURN(tensors.rule, ToRule(given.rule));
+  }
   if (given.state != nullptr) {
     for (size_t i = 0; i < given.num_state; ++i) tensors.state.push_back(TensorId{given.state[i]});
     return tensors;
   }
-  SPILLWAY_ASSIGN_OR_RETURN(const std::vector<TensorSpec> specs,
-                            StateSpecs(optimizer->rule, optimizer->format, spec));
+  SPILLWAY_ASSIGN_OR_RETURN(
+      const std::vector<TensorSpec> specs,
+      StateSpecs(tensors.rule.value_or(optimizer->rule), optimizer->format, spec));
   SPILLWAY_RETURN_IF_ERROR(optimizer->optimizer->CheckAdd(tensors, specs));
   SPILLWAY_ASSIGN_OR_RETURN(tensors.state, RegisterState(optimizer->engine.get(), optimizer->format,
                                                          specs, spec, weight, given.is_fresh != 0));
@@ -233,12 +247,22 @@ spw_status* spw_optimizer_add(spw_optimizer* optimizer, const spw_parameter* par
   });
 }
 
+spw_status* spw_optimizer_remove(spw_optimizer* optimizer, size_t parameter) {
+  return Run([&]() -> absl::Status {
+    SPILLWAY_RETURN_IF_ERROR(CheckUsable(optimizer));
+    MutexLock lock(&optimizer->mu);
+    SPILLWAY_RETURN_IF_ERROR(optimizer->optimizer->Remove(parameter));
+    optimizer->parameters[parameter].is_removed = true;
+    return absl::OkStatus();
+  });
+}
+
 spw_status* spw_optimizer_state_json(spw_optimizer* optimizer, size_t parameter, char** json) {
   return Run([&]() -> absl::Status {
     SPILLWAY_RETURN_IF_ERROR(CheckUsable(optimizer));
     SPILLWAY_RETURN_IF_ERROR(CheckNotNull(json, "json"));
     MutexLock lock(&optimizer->mu);
-    SPILLWAY_RETURN_IF_ERROR(CheckNumber(parameter, optimizer->parameters.size()));
+    SPILLWAY_RETURN_IF_ERROR(CheckNumber(parameter, optimizer->parameters));
     std::vector<NamedId> state;
     for (const TensorId id : optimizer->parameters[parameter].tensors.state)
       state.push_back({optimizer->engine->Spec(id).name, id});

@@ -51,13 +51,17 @@ absl::StatusOr<RestingState> StateOf(const spw_optimizer& optimizer, const Param
   const std::vector<TensorId>& state = parameter.tensors.state;
   TensorSpec spec = parameter.weight;
   const bool is_vector = spec.shape.size() < 2;
-  if (optim::IsEncoded(optimizer.format) && is_vector) {
+  const bool is_encoded =  // of a rule without moments only a compact state is
+      optim::IsEncoded(optimizer.format) && !state.empty() &&
+      optimizer.engine->Spec(state.back()).role == Role::kMoment;
+  if (is_encoded && is_vector) {
     spec.tile_rows = state.size() > 1 ? optimizer.engine->Spec(state.front()).tile_rows : 0;
   } else if (!state.empty()) {
     spec.tile_rows = optimizer.engine->Spec(state.back()).tile_rows;
   }
-  return RestingState::Create(optimizer.engine.get(), optimizer.rule, optimizer.format, spec,
-                              weight, state);
+  return RestingState::Create(optimizer.engine.get(),
+                              parameter.tensors.rule.value_or(optimizer.rule), optimizer.format,
+                              spec, weight, state);
 }
 
 absl::Status ReadMasters(const spw_optimizer& optimizer, const Parameter& parameter,
@@ -95,7 +99,7 @@ struct Transfer {
 
 absl::StatusOr<Transfer> CheckTransfer(spw_optimizer* optimizer, const spw_state& given)
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(optimizer->mu) {
-  SPILLWAY_RETURN_IF_ERROR(CheckNumber(given.parameter, optimizer->parameters.size()));
+  SPILLWAY_RETURN_IF_ERROR(CheckNumber(given.parameter, optimizer->parameters));
   const Parameter& parameter = optimizer->parameters[given.parameter];
   SPILLWAY_RETURN_IF_ERROR(CheckElements(parameter.weight, given.num_elements));
   Values weight = parameter.tensors.weight;
@@ -186,7 +190,7 @@ spw_status* spw_optimizer_masters(spw_optimizer* optimizer, size_t parameter, fl
     const base::Uninterrupted whole;
     const base::DefaultFloats floats;
     MutexLock lock(&optimizer->mu);
-    SPILLWAY_RETURN_IF_ERROR(CheckNumber(parameter, optimizer->parameters.size()));
+    SPILLWAY_RETURN_IF_ERROR(CheckNumber(parameter, optimizer->parameters));
     return ReadMasters(*optimizer, optimizer->parameters[parameter], {masters, num_elements});
   });
 }

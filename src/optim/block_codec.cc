@@ -183,6 +183,19 @@ const Levels& LevelsOf(CodeMap map) {
   return map == CodeMap::kSigned ? signed_levels : unsigned_levels;
 }
 
+// Returns the least power of two that is not below a magnitude. Zero, NaN and what no power of two
+// bounds stay.
+float PowerOfTwoFrom(float magnitude) {
+  constexpr float kMost = 0x1p127F;
+  if (!(magnitude > 0) || magnitude > kMost) return magnitude;
+  uint32_t bits = 0;
+  std::memcpy(&bits, &magnitude, sizeof(bits));
+  bits = (bits + 0x7fffff) & 0x7f800000;
+  float power = 0;
+  std::memcpy(&power, &bits, sizeof(power));
+  return power;
+}
+
 std::array<float, 256> MakeValues(CodeMap map) {
   const int zero = map == CodeMap::kSigned ? kSignedZero : 0;
   std::array<float, 256> values = {};
@@ -214,7 +227,8 @@ void DecodeBlock(CodeMap map, const std::byte* scale, const uint8_t* codes, int6
 
 void EncodeBlock(CodeMap map, const float* from, int64_t n, std::byte* scale, uint8_t* codes) {
   const auto count = static_cast<size_t>(n);
-  const float largest = HWY_DYNAMIC_DISPATCH(LargestMagnitudeOnTarget)(from, count);
+  const float magnitude = HWY_DYNAMIC_DISPATCH(LargestMagnitudeOnTarget)(from, count);
+  const float largest = map == CodeMap::kGrowing ? PowerOfTwoFrom(magnitude) : magnitude;
   std::memcpy(scale, &largest, sizeof(largest));
   const float divisor = largest == 0 ? 1 : largest;
   HWY_DYNAMIC_DISPATCH(EncodeOnTarget)(LevelsOf(map), divisor, from, count, codes);

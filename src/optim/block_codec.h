@@ -19,14 +19,20 @@
 
 namespace spillway::optim {
 
-enum class CodeMap : uint8_t { kSigned, kUnsigned };
+// Which values codes have, and how the scale is rounded.
+//   kSigned    Values of either sign.
+//   kUnsigned  Values that are not negative.
+//   kGrowing   The same values, of elements that only grow, as the largest second moment so far.
+//              The scale is a power of two, so it seldom changes: each change rounds all elements
+//              once more, and an error that makes one larger would stay.
+enum class CodeMap : uint8_t { kSigned, kUnsigned, kGrowing };
 
 // Returns the values of the codes 0 to 255, in ascending order, at most 1.
 const std::array<float, 256>& CodeValues(CodeMap map);
 
 // Decode and encode one block of at most kBlockElements. Any bytes decode to something; zeros
 // decode to zeros. The scale may be at any address. A value half way between two codes' values, as
-// fp32 computes it, gets the one further from zero. On the unsigned map, a value below zero gets
+// fp32 computes it, gets the one further from zero. On the unsigned maps, a value below zero gets
 // the code of zero. A block with an element that is not finite gets a scale that is not finite, and
 // decodes to such elements.
 void DecodeBlock(CodeMap map, const std::byte* scale, const uint8_t* codes, int64_t n, float* to);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "src/optim/element_codecs.h"
 #include "src/optim/given_weight.h"
@@ -29,6 +30,8 @@ struct Buffers {
   // For compact state; `master` also holds the copy that takes a given weight's changes.
   alignas(64) float master[kPieceElements];
   alignas(64) uint32_t random_words[kPieceElements];
+  uint64_t words_key = 0;    // of the random words
+  int64_t words_begin = -1;  // of their piece
 };
 
 void* At(void* base, int64_t element, uint64_t element_bytes) {
@@ -52,11 +55,10 @@ struct EncodedPiece {
   std::byte* scales;
   uint8_t* codes;
 };
-EncodedPiece PieceOf(const EncodedMoments& of, int moment, int64_t begin) {
+EncodedPiece PieceOf(const EncodedMoments& of, uint64_t moment, int64_t begin) {
   const uint64_t element = of.first_block * of.layout.block_elements + static_cast<uint64_t>(begin);
-  const auto number = static_cast<uint64_t>(moment);
-  std::byte* const codes = of.row + of.layout.code_offset(number, element);
-  return {of.row + of.layout.scale_offset(number, element / of.layout.block_elements),
+  std::byte* const codes = of.row + of.layout.code_offset(moment, element);
+  return {of.row + of.layout.scale_offset(moment, element / of.layout.block_elements),
           reinterpret_cast<uint8_t*>(codes)};
 }
 uint8_t* ResidualsOf(const EncodedMoments& of, int64_t begin) {
@@ -87,57 +89,70 @@ void ForEachBlock(const EncodedMoments& of, uint64_t moment, int64_t begin, int6
 }
 
 // Returns a moment's piece in fp32: in place if it rests in fp32, else decoded into the buffer.
-float* DecodeMoment(const FusedRun& run, int moment, int64_t begin, int64_t n, Buffers& buffers) {
-  float* const decoded = buffers.moments[moment];
+float* DecodeMoment(const FusedRun& run, const FusedMoment& moment, int64_t begin, int64_t n,
+                    Buffers& buffers) {
+  float* const decoded = buffers.moments[moment.slot];
   switch (run.format) {
-    case StateFormat::kF32: return static_cast<float*>(run.moments[moment]) + begin;
+    case StateFormat::kF32: return static_cast<float*>(moment.data) + begin;
     case StateFormat::kBf16:
-      CodecOf(DType::kBF16).decode(static_cast<uint16_t*>(run.moments[moment]) + begin, n, decoded);
+      CodecOf(DType::kBF16).decode(static_cast<uint16_t*>(moment.data) + begin, n, decoded);
       break;
     case StateFormat::k8Bit:
-      ForEachBlock(run.encoded, static_cast<uint64_t>(moment), begin, n,
+      ForEachBlock(run.encoded, moment.index, begin, n,
                    [&](const std::byte* scale, const uint8_t* codes, int64_t at, int64_t count) {
-                     DecodeBlock(run.encoded.maps[moment], scale, codes, count, decoded + at);
+                     DecodeBlock(moment.map, scale, codes, count, decoded + at);
                    });
       break;
     case StateFormat::kCompact: {
-      const EncodedPiece piece = PieceOf(run.encoded, moment, begin);
-      DecodeGroups(run.encoded.maps[moment], piece.scales, piece.codes, n, decoded);
+      const EncodedPiece piece = PieceOf(run.encoded, moment.index, begin);
+      DecodeGroups(moment.map, piece.scales, piece.codes, n, decoded);
       break;
     }
   }
   return decoded;
 }
 
-void EncodeMoment(const FusedRun& run, int moment, int64_t begin, int64_t n,
-                  const Buffers& buffers) {
-  const float* const decoded = buffers.moments[moment];
+// Returns the random words of a piece. The buffer may have them already.
+const uint32_t* RandomWords(const FusedRun& run, uint64_t key, int64_t begin, int64_t n,
+                            Buffers& buffers) {
+  if (key != buffers.words_key || begin != buffers.words_begin) {
+    FillRandomWords(key, run.first_element + static_cast<uint64_t>(begin), n, buffers.random_words);
+    buffers.words_key = key;
+    buffers.words_begin = begin;
+  }
+  return buffers.random_words;
+}
+
+void EncodeMoment(const FusedRun& run, const FusedMoment& moment, int64_t begin, int64_t n,
+                  Buffers& buffers) {
+  const float* const decoded = buffers.moments[moment.slot];
   switch (run.format) {
     case StateFormat::kF32: return;
     case StateFormat::kBf16:
-      return EncodeBf16Randomly(decoded, n, run.rounding_keys[moment],
+      return EncodeBf16Randomly(decoded, n, moment.rounding_key,
                                 run.first_element + static_cast<uint64_t>(begin),
-                                static_cast<uint16_t*>(run.moments[moment]) + begin);
+                                static_cast<uint16_t*>(moment.data) + begin);
     case StateFormat::k8Bit:
-      return ForEachBlock(run.encoded, static_cast<uint64_t>(moment), begin, n,
+      return ForEachBlock(run.encoded, moment.index, begin, n,
                           [&](std::byte* scale, uint8_t* codes, int64_t at, int64_t count) {
-                            EncodeBlock(run.encoded.maps[moment], decoded + at, count, scale,
-                                        codes);
+                            EncodeBlock(moment.map, decoded + at, count, scale, codes);
                           });
     case StateFormat::kCompact: {
-      const EncodedPiece piece = PieceOf(run.encoded, moment, begin);
-      return EncodeGroups(run.encoded.maps[moment], decoded, buffers.random_words, n, piece.scales,
-                          piece.codes);
+      const EncodedPiece piece = PieceOf(run.encoded, moment.index, begin);
+      const uint32_t* const words = RandomWords(run, moment.rounding_key, begin, n, buffers);
+      return EncodeGroups(moment.map, decoded, words, n, piece.scales, piece.codes);
     }
   }
 }
 
 // Returns a piece of the run in fp32, with the first `num_moments` moments.
-RuleRun PieceOf(const FusedRun& run, int num_moments, int64_t begin, int64_t n, Buffers& buffers) {
+RuleRun PieceOf(const FusedRun& run, size_t num_moments, int64_t begin, int64_t n,
+                Buffers& buffers) {
   RuleRun piece = {.num_elements = n,
                    .gradient = Gradient(run, begin, n, buffers),
                    .master = Master(run, begin, n, buffers)};
-  for (int m = 0; m < num_moments; ++m) piece.moments[m] = DecodeMoment(run, m, begin, n, buffers);
+  for (const FusedMoment& moment : std::span(run.moments).first(num_moments))
+    piece.moments[moment.slot] = DecodeMoment(run, moment, begin, n, buffers);
   return piece;
 }
 
@@ -157,8 +172,8 @@ void EncodeWeight(const FusedRun& run, int64_t begin, int64_t n, const float* ma
     return CopyStreamed(buffers.weight, n * static_cast<int64_t>(codec.element_bytes), weight);
   }
   if (!IsSplit(run.format)) return codec.encode(master, n, weight);
-  EncodeMasters(run.weight_dtype, master, buffers.random_words, n, weight,
-                ResidualsOf(run.encoded, begin));
+  const uint32_t* const words = RandomWords(run, run.residual_key, begin, n, buffers);
+  EncodeMasters(run.weight_dtype, master, words, n, weight, ResidualsOf(run.encoded, begin));
 }
 
 }  // namespace
@@ -171,12 +186,9 @@ void UpdateFused(const RuleFactors& factors, const FusedRun& run) {
     if (run.given_weight != nullptr)
       TakeGiven(run.weight_dtype, GivenWeight(run, begin), n, piece.master);
     UpdateElements(factors, piece);
-    if (run.format == StateFormat::kCompact) {
-      FillRandomWords(run.rounding_keys[0], run.first_element + static_cast<uint64_t>(begin), n,
-                      buffers.random_words);
-    }
-    for (int m = 0; m < run.num_moments; ++m) EncodeMoment(run, m, begin, n, buffers);
     EncodeWeight(run, begin, n, piece.master, buffers);
+    for (const FusedMoment& moment : std::span(run.moments).first(run.num_moments))
+      EncodeMoment(run, moment, begin, n, buffers);
   }
   FlushStreamed();
 }
@@ -185,7 +197,7 @@ void AddSquaresFused(const RuleFactors& factors, const FusedRun& run, uint64_t f
                      SumLanes* sums) {
   Buffers buffers;
   alignas(64) float direction[kPieceElements];
-  const int num_moments = DirectionNeedsMoments(factors.kind) ? run.num_moments : 0;
+  const size_t num_moments = DirectionNeedsMoments(factors.kind) ? run.num_moments : 0;
   for (int64_t begin = 0; begin < run.num_elements; begin += kPieceElements) {
     const int64_t n = std::min(kPieceElements, run.num_elements - begin);
     RuleRun piece = PieceOf(run, num_moments, begin, n, buffers);

@@ -18,13 +18,21 @@
 
 namespace spillway::optim {
 
+// A moment that an update uses.
+struct FusedMoment {
+  size_t slot = 0;       // in RuleRun::moments
+  void* data = nullptr;  // unused if the moments are encoded
+  uint64_t index = 0;    // among the moments of an encoded row
+  CodeMap map = CodeMap::kSigned;
+  uint64_t rounding_key = 0;  // if the format rounds at random
+};
+
 // The encoded moments of a run: the row that holds the run, and the block of that row with which
 // the run begins. The row has residuals if the format has them.
 struct EncodedMoments {
   std::byte* row = nullptr;
   EncodedRow layout;
   uint64_t first_block = 0;
-  CodeMap maps[kMostMoments] = {};
 };
 
 // A run of a parameter's elements in the formats in which they rest. Each operand begins with the
@@ -43,12 +51,10 @@ struct FusedRun {
   // The same weight if the caller may have written it (given_weight.h); null: it has not.
   const void* given_weight = nullptr;
   StateFormat format = StateFormat::kF32;
-  int num_moments = 0;
-  void* moments[kMostMoments] = {};  // unused if they are encoded
-  // Keys of the moments that are rounded at random. In compact state the first key is used for all
-  // random rounding.
-  uint64_t rounding_keys[kMostMoments] = {};
-  EncodedMoments encoded;  // used if the format is encoded
+  size_t num_moments = 0;  // others that the row has stay as they are
+  FusedMoment moments[kMostMoments] = {};
+  uint64_t residual_key = 0;  // keys the rounding of a split master weight
+  EncodedMoments encoded;     // used if the format is encoded
 };
 
 void UpdateFused(const RuleFactors& factors, const FusedRun& run);

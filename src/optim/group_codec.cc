@@ -196,15 +196,17 @@ HWY_INLINE uint32_t LargestMagnitudeBits(const float* from, size_t n) {
   return hn::GetLane(hn::MaxOfLanes(du, largest));
 }
 
-// Returns the largest magnitude as bf16, rounded up, so that no element exceeds the largest code. A
-// finite magnitude stays finite. A scale that is not zero is at least 2^-90: then the least code of
-// either map decodes to a normal float, whose reciprocal is also normal.
-HWY_INLINE uint32_t ScaleBits(uint32_t magnitude_bits) {
+// Returns the largest magnitude as bf16, rounded up, so that no element exceeds the largest code;
+// on the growing map it is rounded up to a power of two. A finite magnitude stays finite. A scale
+// that is not zero is at least 2^-90: then the least code of any map decodes to a normal float,
+// whose reciprocal is also normal.
+HWY_INLINE uint32_t ScaleBits(CodeMap map, uint32_t magnitude_bits) {
   if (magnitude_bits == 0) return 0;
   if (magnitude_bits > 0x7f800000) return 0x7fc0;
   if (magnitude_bits == 0x7f800000) return 0x7f80;
   constexpr uint32_t kLeast = (127 - 90) << 7, kMost = 0x7f7f;
-  const uint32_t up = (magnitude_bits + 0xffff) >> 16;
+  const uint32_t up = map == CodeMap::kGrowing ? (magnitude_bits + 0x7fffff) >> 23 << 7
+                                               : (magnitude_bits + 0xffff) >> 16;
   return up < kLeast ? kLeast : up > kMost ? kMost : up;
 }
 
@@ -224,11 +226,11 @@ HWY_INLINE float ValuePerUnit(bool is_signed, const std::byte* scale) {
 }
 
 // Stores a group's scale, and returns the units of decoded codes per value: 0 if the scale is zero.
-HWY_INLINE float UnitsPerValue(bool is_signed, const float* from, size_t n, std::byte* scale) {
-  const uint32_t bits = ScaleBits(LargestMagnitudeBits(from, n));
+HWY_INLINE float UnitsPerValue(CodeMap map, const float* from, size_t n, std::byte* scale) {
+  const uint32_t bits = ScaleBits(map, LargestMagnitudeBits(from, n));
   const auto narrow = static_cast<uint16_t>(bits);
   std::memcpy(scale, &narrow, sizeof(narrow));
-  return bits == 0 ? 0 : UnitsOf(is_signed) / FloatOfScale(bits);
+  return bits == 0 ? 0 : UnitsOf(map == CodeMap::kSigned) / FloatOfScale(bits);
 }
 
 // Decodes a group of at most kGroupElements in padded buffers.
@@ -240,15 +242,16 @@ void DecodePart(bool is_signed, const std::byte* scale, const uint8_t* codes, si
   std::memcpy(to, to_padded, n * sizeof(float));
 }
 
-void EncodePart(bool is_signed, const float* from, const uint32_t* random, size_t n,
-                std::byte* scale, uint8_t* codes) {
+void EncodePart(CodeMap map, const float* from, const uint32_t* random, size_t n, std::byte* scale,
+                uint8_t* codes) {
   float from_padded[kGroupElements + kMostLanes] = {};
   uint32_t random_padded[kGroupElements + kMostLanes] = {};
   uint8_t codes_padded[kGroupElements + kMostLanes];
   std::memcpy(from_padded, from, n * sizeof(float));
   std::memcpy(random_padded, random, n * sizeof(uint32_t));
-  const float units_per_value = UnitsPerValue(is_signed, from_padded, n, scale);
-  EncodeWhole(is_signed, from_padded, units_per_value, random_padded, n, codes_padded);
+  const float units_per_value = UnitsPerValue(map, from_padded, n, scale);
+  EncodeWhole(map == CodeMap::kSigned, from_padded, units_per_value, random_padded, n,
+              codes_padded);
   std::memcpy(codes, codes_padded, n);
 }
 
@@ -262,18 +265,19 @@ HWY_INLINE void DecodeGroups(bool is_signed, const std::byte* scales, const uint
   }
 }
 
-HWY_INLINE void EncodeGroups(bool is_signed, const float* from, const uint32_t* random,
-                             size_t groups, std::byte* scales, uint8_t* codes) {
+HWY_INLINE void EncodeGroups(CodeMap map, const float* from, const uint32_t* random, size_t groups,
+                             std::byte* scales, uint8_t* codes) {
   float units_per_value[kGroupsAtOnce];
   for (size_t first = 0; first < groups; first += kGroupsAtOnce) {
     const size_t count = std::min(kGroupsAtOnce, groups - first);
     for (size_t g = 0; g < count; ++g) {
-      units_per_value[g] = UnitsPerValue(is_signed, from + (first + g) * kGroupElements,
-                                         kGroupElements, scales + (first + g) * kScaleBytes);
+      units_per_value[g] = UnitsPerValue(map, from + (first + g) * kGroupElements, kGroupElements,
+                                         scales + (first + g) * kScaleBytes);
     }
     for (size_t g = 0; g < count; ++g) {
       const size_t i = (first + g) * kGroupElements;
-      EncodeWhole(is_signed, from + i, units_per_value[g], random + i, kGroupElements, codes + i);
+      EncodeWhole(map == CodeMap::kSigned, from + i, units_per_value[g], random + i, kGroupElements,
+                  codes + i);
     }
   }
 }
@@ -299,16 +303,22 @@ void DecodeGroupsOnTarget(bool is_signed, const std::byte* scales, const uint8_t
   }
 }
 
-void EncodeGroupsOnTarget(bool is_signed, const float* from, const uint32_t* random_words, size_t n,
+void EncodeGroupsOnTarget(CodeMap map, const float* from, const uint32_t* random_words, size_t n,
                           std::byte* scales, uint8_t* codes) {
   const size_t whole = WholeGroups(n);
-  if (is_signed) {
-    EncodeGroups(true, from, random_words, whole, scales, codes);
-  } else {
-    EncodeGroups(false, from, random_words, whole, scales, codes);
+  switch (map) {  // a call for each, as above
+    case CodeMap::kSigned:
+      EncodeGroups(CodeMap::kSigned, from, random_words, whole, scales, codes);
+      break;
+    case CodeMap::kUnsigned:
+      EncodeGroups(CodeMap::kUnsigned, from, random_words, whole, scales, codes);
+      break;
+    case CodeMap::kGrowing:
+      EncodeGroups(CodeMap::kGrowing, from, random_words, whole, scales, codes);
+      break;
   }
   for (size_t i = whole * kGroupElements; i < n; i += kGroupElements) {
-    EncodePart(is_signed, from + i, random_words + i, std::min<size_t>(kGroupElements, n - i),
+    EncodePart(map, from + i, random_words + i, std::min<size_t>(kGroupElements, n - i),
                scales + i / kGroupElements * kScaleBytes, codes + i);
   }
 }
@@ -334,7 +344,7 @@ void DecodeGroups(CodeMap map, const std::byte* scales, const uint8_t* codes, in
 void EncodeGroups(CodeMap map, const float* from, const uint32_t* random_words, int64_t n,
                   std::byte* scales, uint8_t* codes) {
   HWY_DYNAMIC_DISPATCH(EncodeGroupsOnTarget)
-  (map == CodeMap::kSigned, from, random_words, static_cast<size_t>(n), scales, codes);
+  (map, from, random_words, static_cast<size_t>(n), scales, codes);
 }
 
 }  // namespace spillway::optim

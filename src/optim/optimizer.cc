@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -38,6 +39,13 @@ class StreamingOptimizer final : public Optimizer {
     return parameters_.size() - 1;
   }
 
+  absl::Status Remove(size_t parameter) override {
+    SPILLWAY_RETURN_IF_ERROR(CheckKnown(parameter));
+    for (const TensorId id : parameters_[parameter]->tensors) seen_.erase(id);
+    parameters_[parameter] = std::nullopt;
+    return absl::OkStatus();
+  }
+
   absl::Status CheckAdd(const ParameterTensors& tensors,
                         std::span<const TensorSpec> state) const override {
     return CheckParameterBeforeState(*engine_, rule_, format_, tensors, state, seen_);
@@ -47,7 +55,7 @@ class StreamingOptimizer final : public Optimizer {
     std::vector<Use> uses;
     for (const size_t parameter : parameters) {
       SPILLWAY_RETURN_IF_ERROR(CheckKnown(parameter));
-      AppendUses(parameters_[parameter], &uses);
+      AppendUses(*parameters_[parameter], &uses);
     }
     return uses;
   }
@@ -56,7 +64,7 @@ class StreamingOptimizer final : public Optimizer {
     std::vector<bool> is_named(parameters_.size());
     for (const Update& update : updates) {
       SPILLWAY_RETURN_IF_ERROR(CheckKnown(update.parameter));
-      SPILLWAY_RETURN_IF_ERROR(CheckUpdate(update, rule_));
+      SPILLWAY_RETURN_IF_ERROR(CheckUpdate(update, *parameters_[update.parameter]));
       SPILLWAY_RETURN_IF_ERROR(CheckMemory(update));
       if (is_named[update.parameter]) {
         return absl::InvalidArgumentError(
@@ -69,7 +77,7 @@ class StreamingOptimizer final : public Optimizer {
 
   void MoveMemory(std::span<const Update> updates) override {
     for (const Update& update : updates)
-      parameters_[update.parameter].MoveTo(update.weight_memory, update.gradient_memory);
+      parameters_[update.parameter]->MoveTo(update.weight_memory, update.gradient_memory);
   }
 
   absl::Status Step(std::span<const Update> updates) override {
@@ -80,8 +88,9 @@ class StreamingOptimizer final : public Optimizer {
     // free.
     MoveMemory(updates);
     for (const Update& update : updates) {
-      SPILLWAY_RETURN_IF_ERROR(UpdateParameter(engine_, pool_, parameters_[update.parameter],
-                                               update.rule.value_or(rule_), update));
+      const CheckedParameter& parameter = *parameters_[update.parameter];
+      SPILLWAY_RETURN_IF_ERROR(
+          UpdateParameter(engine_, pool_, parameter, update.rule.value_or(parameter.rule), update));
     }
     return absl::OkStatus();
   }
@@ -90,13 +99,16 @@ class StreamingOptimizer final : public Optimizer {
 
  private:
   absl::Status CheckKnown(size_t parameter) const {
-    if (parameter < parameters_.size()) return absl::OkStatus();
+    if (parameter < parameters_.size() && parameters_[parameter]) return absl::OkStatus();
+    if (parameter < parameters_.size()) {
+      return absl::NotFoundError(absl::StrCat("optimizer: parameter ", parameter, " was removed"));
+    }
     return absl::NotFoundError(absl::StrCat("optimizer: there is no parameter ", parameter, "; ",
                                             parameters_.size(), " were added"));
   }
 
   absl::Status CheckMemory(const Update& update) const {
-    const CheckedParameter& parameter = parameters_[update.parameter];
+    const CheckedParameter& parameter = *parameters_[update.parameter];
     if (parameter.operands.empty()) return absl::OkStatus();
     const bool weight_moves = update.weight_memory != nullptr;
     const bool gradient_moves = update.gradient_memory != nullptr;
@@ -123,7 +135,7 @@ class StreamingOptimizer final : public Optimizer {
   ThreadPool* const pool_;
   const Rule rule_;
   const StateFormat format_;
-  std::vector<CheckedParameter> parameters_;
+  std::vector<std::optional<CheckedParameter>> parameters_;  // nullopt: it was removed
   std::set<TensorId> seen_;
   uint64_t min_pinned_bytes_ = 0;
 };

@@ -137,16 +137,20 @@ absl::Status CheckCutsAtBlocks(const CheckedParameter& parameter, const TensorSp
   return absl::OkStatus();
 }
 
+std::vector<TensorId> AllTensors(const ParameterTensors& tensors) {
+  std::vector<TensorId> ids = tensors.state;
+  if (tensors.weight.memory == nullptr) ids.push_back(tensors.weight.tensor);
+  if (tensors.gradient && tensors.gradient->memory == nullptr)
+    ids.push_back(tensors.gradient->tensor);
+  return ids;
+}
+
 // Returns `seen` and the parameter's tensors. InvalidArgument if one of them is there already.
 absl::StatusOr<std::set<TensorId>> CheckDistinct(const Engine& engine,
                                                  const ParameterTensors& tensors,
                                                  const std::set<TensorId>& seen) {
   std::set<TensorId> all = seen;
-  std::vector<TensorId> ids = tensors.state;
-  if (tensors.weight.memory == nullptr) ids.push_back(tensors.weight.tensor);
-  if (tensors.gradient && tensors.gradient->memory == nullptr)
-    ids.push_back(tensors.gradient->tensor);
-  for (const TensorId id : ids) {
+  for (const TensorId id : AllTensors(tensors)) {
     if (!all.insert(id).second) return Refuse("tensor '", engine.Spec(id).name, "' is given twice");
   }
   return all;
@@ -168,6 +172,10 @@ absl::Status CheckRule(const Rule& rule) {
     return refuse("alpha", rule.alpha, "in [0, 1)");
   if (Has(rule.kind, {kSgd, kRmsProp, kLars}) && !(rule.momentum >= 0 && rule.momentum <= 1))
     return refuse("momentum", rule.momentum, "in [0, 1]");
+  if (rule.kind == kSgd && !(std::fabs(rule.dampening) <= kMostFloat))
+    return refuse("dampening", rule.dampening, "finite");
+  if (rule.kind == kSgd && rule.nesterov && rule.dampening != 0)
+    return refuse("dampening", rule.dampening, "0 with nesterov");
   if (rule.kind == kLars && !IsRate(rule.trust_coefficient))
     return refuse("trust_coefficient", rule.trust_coefficient, "at least 0 and finite");
   if (Has(rule.kind, {kAdamW, kAdam, kRmsProp, kLamb, kAdafactor}) && !IsAboveZero(rule.epsilon))
@@ -183,7 +191,7 @@ absl::Status CheckRule(const Rule& rule) {
   return absl::OkStatus();
 }
 
-absl::Status CheckUpdate(const Update& update, const Rule& rule) {
+absl::Status CheckUpdate(const Update& update, const CheckedParameter& parameter) {
   if (update.step < 1) return Refuse("step is ", update.step, "; updates are counted from 1");
   if (!IsRate(update.learning_rate))
     return Refuse("learning_rate is ", update.learning_rate, "; it must be at least 0 and finite");
@@ -193,18 +201,32 @@ absl::Status CheckUpdate(const Update& update, const Rule& rule) {
     return Refuse("gradient_scale is ", update.gradient_scale, "; it must be finite");
   if (!update.rule) return absl::OkStatus();
   SPILLWAY_RETURN_IF_ERROR(CheckRule(*update.rule));
-  if (update.rule->kind == rule.kind && MomentNames(*update.rule) == MomentNames(rule))
-    return absl::OkStatus();
-  return Refuse("the rule of an update, ", View(Name(update.rule->kind)),
-                ", has other state than the optimizer's, ", View(Name(rule.kind)));
+  if (update.rule->kind != parameter.rule.kind) {
+    return Refuse("the rule of an update, ", View(Name(update.rule->kind)),
+                  ", has other state than the optimizer's, ", View(Name(parameter.rule.kind)));
+  }
+  const std::vector<std::string_view> has = MomentNames(parameter.rule);
+  for (const std::string_view needed : MomentNames(*update.rule)) {
+    if (std::find(has.begin(), has.end(), needed) != has.end()) continue;
+    return Refuse("the rule of an update of parameter ", update.parameter, " needs ", View(needed),
+                  ", which the parameter's state does not have: add the parameter with a rule that "
+                  "has it");
+  }
+  return absl::OkStatus();
 }
 
 namespace {
 
 // Checks a parameter whose state tensors have, or will have, the specs `state`.
-absl::StatusOr<CheckedParameter> CheckTensors(const Engine& engine, const Rule& rule,
+absl::StatusOr<CheckedParameter> CheckTensors(const Engine& engine, const Rule& optimizers,
                                               StateFormat format, const ParameterTensors& tensors,
                                               const std::vector<const TensorSpec*>& state) {
+  const Rule rule = tensors.rule.value_or(optimizers);
+  if (tensors.rule) SPILLWAY_RETURN_IF_ERROR(CheckRule(rule));
+  if (rule.kind != optimizers.kind) {
+    return Refuse("the rule of a parameter is ", View(Name(rule.kind)), ", and the optimizer's is ",
+                  View(Name(optimizers.kind)));
+  }
   SPILLWAY_ASSIGN_OR_RETURN(const TensorSpec weight,
                             Describe(engine, tensors.weight, "weight", tensors.shape));
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<TensorSpec> expected,
@@ -212,7 +234,7 @@ absl::StatusOr<CheckedParameter> CheckTensors(const Engine& engine, const Rule& 
   SPILLWAY_ASSIGN_OR_RETURN(const int64_t elements, CountElements(weight.name, weight.shape));
   CheckedParameter checked;
   checked.num_elements = static_cast<uint64_t>(elements);
-  checked.format = format;
+  checked.rule = rule;
   if (!tensors.gradient && state.empty()) return checked;
   SPILLWAY_RETURN_IF_ERROR(CheckState(expected, state, weight));
   if (!tensors.gradient) return checked;
@@ -236,20 +258,26 @@ absl::StatusOr<CheckedParameter> CheckTensors(const Engine& engine, const Rule& 
   checked.passes = PassesOf(rule, format, weight.shape);
   checked.row_elements = EncodedRowElements(weight.shape);
   const std::vector<std::string_view> moments = MomentNames(rule, IsFactored(rule, weight.shape));
-  checked.num_moments = moments.size();
+  for (size_t m = 0; m < moments.size(); ++m) {
+    checked.moments.push_back({.name = moments[m],
+                               .slot = SlotOf(rule.kind, moments[m]),
+                               .map = MapOf(moments[m]),
+                               .keying_name = {}});
+  }
   if (IsFactored(rule, weight.shape)) {
     checked.matrix = {.num_rows = static_cast<uint64_t>(weight.shape[weight.shape.size() - 2]),
                       .num_columns = static_cast<uint64_t>(weight.shape.back())};
   }
-  if (IsEncoded(format)) {
+  checked.format = RestingFormat(format, moments.size());
+  if (IsEncoded(checked.format)) {
     checked.row = RowOf(format, weight.shape, moments.size());
-    for (size_t m = 0; m < moments.size(); ++m)
-      checked.maps[m] = IsSquare(moments[m]) ? CodeMap::kUnsigned : CodeMap::kSigned;
     SPILLWAY_RETURN_IF_ERROR(CheckCutsAtBlocks(checked, weight));
-    if (IsSplit(format)) checked.keying_names = {state.back()->name};
-  } else {
-    for (size_t i = expected.size() - moments.size(); i < expected.size(); ++i)
-      checked.keying_names.push_back(state[i]->name);
+    if (IsSplit(format)) checked.residual_keying_name = state.back()->name;
+  }
+  for (size_t m = 0; m < moments.size(); ++m) {
+    checked.moments[m].keying_name = IsEncoded(format)
+                                         ? KeyingNameOf(moments, m, state.back()->name)
+                                         : state[expected.size() - moments.size() + m]->name;
   }
   return checked;
 }
@@ -263,6 +291,7 @@ absl::StatusOr<CheckedParameter> CheckParameter(const Engine& engine, const Rule
   SPILLWAY_ASSIGN_OR_RETURN(CheckedParameter checked,
                             CheckTensors(engine, rule, format, tensors, state));
   SPILLWAY_ASSIGN_OR_RETURN(*seen, CheckDistinct(engine, tensors, *seen));
+  checked.tensors = AllTensors(tensors);
   return checked;
 }
 

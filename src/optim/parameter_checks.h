@@ -11,6 +11,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -36,24 +37,31 @@ struct Operand {
   bool is_leased() const { return memory == nullptr; }
 };
 
+// A moment of a parameter.
+struct Moment {
+  std::string_view name;  // as MomentNames returns it
+  size_t slot = 0;        // in RuleRun::moments
+  CodeMap map = CodeMap::kSigned;
+  std::string keying_name;  // keys its rounding, if the format rounds at random
+};
+
 // A parameter that passed all checks. Its operands are in the order in which the tiles are leased:
 // the gradient, the master weight (a weight in fp32 is its own), the moments (encoded ones are one
 // operand), and a 16-bit weight. If the master weight is split, the 16-bit weight takes its
 // position, and the encoded state has the residuals.
 struct CheckedParameter {
   uint64_t num_elements = 0;
+  std::vector<TensorId> tensors;  // all that were given
+  Rule rule;                      // whose state it has
   StateFormat format = StateFormat::kF32;
   std::vector<Operand> operands;  // empty: there is no gradient
   std::vector<Pass> passes;       // with what each one leases of the operands
-  size_t num_moments = 0;
+  std::vector<Moment> moments;    // in the order of the state
   bool has_weight_beside_master = false;
-  // Names that key the random rounding of state tensors, if the format rounds at random: those of
-  // the moments, or that of the one tensor of a compact state.
-  std::vector<std::string> keying_names;
-  EncodedRow row;  // of encoded moments
-  CodeMap maps[kMostMoments] = {};
-  uint64_t row_elements = 0;  // elements of a row, which no tile cuts, or of a vector
-  MatrixShape matrix;         // of a factored second moment
+  std::string residual_keying_name;  // keys the rounding of a split master weight
+  EncodedRow row;                    // of encoded moments
+  uint64_t row_elements = 0;         // elements of a row, which no tile cuts, or of a vector
+  MatrixShape matrix;                // of a factored second moment
 
   static constexpr size_t kGradient = 0;
   static constexpr size_t kMaster = 1;
@@ -76,9 +84,10 @@ struct CheckedParameter {
 
 // Returns InvalidArgument, with what is wrong, if a value is out of range.
 absl::Status CheckRule(const Rule& rule);
-absl::Status CheckUpdate(const Update& update, const Rule& rule);
+absl::Status CheckUpdate(const Update& update, const CheckedParameter& parameter);
 
-// Checks a parameter's tensors and adds them to `seen`, in which none may be yet. A tensor that is
+// Checks a parameter's tensors and its rule, where `rule` is the optimizer's, and adds the tensors
+// to `seen`, in which none may be yet. A tensor that is
 // given twice would be updated twice, or its second lease would wait for the first. After an error
 // `seen` is unchanged.
 absl::StatusOr<CheckedParameter> CheckParameter(const Engine& engine, const Rule& rule,

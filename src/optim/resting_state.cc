@@ -56,17 +56,19 @@ absl::StatusOr<RestingState> RestingState::Create(Engine* engine, const Rule& ru
   const std::vector<std::string_view> moments = MomentNames(rule);
   RestingState state;
   state.engine_ = engine;
-  state.format_ = format;
+  state.format_ = RestingFormat(format, moments.size());
   state.spec_ = spec;
   state.values_ = values;
   state.tensors_ = tensors;
   state.num_moments_ = moments.size();
   state.first_moment_ = spec.dtype != DType::kF32 && !IsSplit(format) ? 1 : 0;
-  for (size_t m = 0; m < moments.size(); ++m)
-    state.maps_[m] = IsSquare(moments[m]) ? CodeMap::kUnsigned : CodeMap::kSigned;
-  if (IsEncoded(format)) state.row_ = RowOf(format, spec.shape, moments.size());
+  for (size_t m = 0; m < moments.size(); ++m) {
+    state.maps_[m] = MapOf(moments[m]);
+    state.keying_names_[m] = KeyingNameOf(moments, m, engine->Spec(tensors.back()).name);
+  }
+  if (IsEncoded(state.format_)) state.row_ = RowOf(format, spec.shape, moments.size());
   const auto tile_rows = static_cast<uint64_t>(spec.tile_rows);
-  if (IsEncoded(format) && spec.shape.size() == 1 && spec.num_tiles() > 1 &&
+  if (IsEncoded(state.format_) && spec.shape.size() == 1 && spec.num_tiles() > 1 &&
       tile_rows % state.row_.block_elements != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("vector '", spec.name, "' is cut every ", tile_rows,
@@ -150,8 +152,8 @@ void RestingState::EncodePart(const RowPart& part, size_t moment, uint64_t first
   std::byte* scales = part.row + row_.scale_offset(moment, part.first_in_row / row_.block_elements);
   if (format_ == StateFormat::kCompact) {
     std::vector<uint32_t> words(static_cast<size_t>(part.num_elements));
-    FillRandomWords(RoundingKey(engine_->Spec(tensors_[0]).name, kStep), first_element,
-                    part.num_elements, words.data());
+    FillRandomWords(RoundingKey(keying_names_[moment], kStep), first_element, part.num_elements,
+                    words.data());
     return EncodeGroups(maps_[moment], from, words.data(), part.num_elements, scales, codes);
   }
   const auto block = static_cast<int64_t>(row_.block_elements);

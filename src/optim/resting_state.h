@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -91,7 +92,8 @@ class RestingState {
   size_t num_moments_ = 0;
   size_t first_moment_ = 0;  // in tensors_
   std::array<CodeMap, kMostMoments> maps_ = {};
-  EncodedRow row_;  // of encoded moments
+  std::array<std::string, kMostMoments> keying_names_;  // of moments in compact state
+  EncodedRow row_;                                      // of encoded moments
 };
 
 }  // namespace spillway::optim

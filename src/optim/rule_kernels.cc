@@ -36,14 +36,18 @@ struct VectorAt {
   float* master;
   float* moment1;
   float* moment2;
+  float* moment3;
 };
+
+// Sets of moments, a bit for each place in RuleRun::moments.
+constexpr unsigned kNoMoment = 0, kFirst = 1, kSecond = 2, kThird = 4;
 
 // The update of one vector by each rule. The factors are passed by value: with a reference, the
 // compiler would have to load them again after every store.
 
-template <bool kDecoupled>
+template <bool kDecoupled, bool kAmsgrad>
 struct Adam {
-  static constexpr int kMoments = 2;
+  static constexpr unsigned kMoments = kFirst | kSecond | (kAmsgrad ? kThird : 0);
   static HWY_INLINE void Apply(const RuleFactors f, const VectorAt at) {
     const Floats d;
     const auto before = Load(at.master);
@@ -52,8 +56,16 @@ struct Adam {
     const auto m = hn::Add(Scaled(f.beta1, Load(at.moment1)), Scaled(f.one_minus_beta1, g));
     const auto v =
         hn::Add(Scaled(f.beta2, Load(at.moment2)), Scaled(f.one_minus_beta2, hn::Mul(g, g)));
+    auto largest = v;
+    if constexpr (kAmsgrad) {
+      const auto before_it = Load(at.moment3);
+      // Max may drop a NaN.
+      const auto grows = hn::Or(hn::Lt(before_it, v), hn::IsNaN(v));
+      largest = hn::IfThenElse(grows, v, before_it);
+      Store(largest, at.moment3);
+    }
     const auto denominator =
-        hn::Add(hn::Div(hn::Sqrt(v), hn::Set(d, f.bias2_root)), hn::Set(d, f.epsilon));
+        hn::Add(hn::Div(hn::Sqrt(largest), hn::Set(d, f.bias2_root)), hn::Set(d, f.epsilon));
     const auto decayed = kDecoupled ? Scaled(f.decay, before) : before;
     Store(m, at.moment1);
     Store(v, at.moment2);
@@ -61,30 +73,40 @@ struct Adam {
   }
 };
 
-template <bool kMomentum>
+template <bool kMomentum, bool kNesterov>
 struct Sgd {
-  static constexpr int kMoments = kMomentum ? 1 : 0;
+  static constexpr unsigned kMoments = kMomentum ? kFirst : kNoMoment;
   static HWY_INLINE void Apply(const RuleFactors f, const VectorAt at) {
     const auto before = Load(at.master);
     auto step =
         hn::Add(Scaled(f.gradient_scale, Load(at.gradient)), Scaled(f.coupled_decay, before));
     if constexpr (kMomentum) {
-      step = hn::Add(Scaled(f.beta1, Load(at.moment1)), step);
-      Store(step, at.moment1);
+      // Without dampening the share is 1, which changes no bit.
+      const auto m = hn::Add(Scaled(f.beta1, Load(at.moment1)), Scaled(f.one_minus_beta1, step));
+      Store(m, at.moment1);
+      step = kNesterov ? hn::Add(step, Scaled(f.beta1, m)) : m;
     }
     Store(hn::Sub(before, Scaled(f.step_size, step)), at.master);
   }
 };
 
-template <bool kMomentum>
+template <bool kMomentum, bool kCentered>
 struct RmsProp {
-  static constexpr int kMoments = kMomentum ? 2 : 1;
+  static constexpr unsigned kMoments =
+      kFirst | (kMomentum ? kSecond : 0) | (kCentered ? kThird : 0);
   static HWY_INLINE void Apply(const RuleFactors f, const VectorAt at) {
     const auto before = Load(at.master);
     const auto g =
         hn::Add(Scaled(f.gradient_scale, Load(at.gradient)), Scaled(f.coupled_decay, before));
+    auto deviation = g;
+    if constexpr (kCentered) {
+      const auto average = Load(at.moment3);
+      deviation = hn::Sub(g, average);
+      Store(hn::Add(Scaled(f.beta2, average), Scaled(f.one_minus_beta2, g)), at.moment3);
+    }
+    const float share = kCentered ? f.variance_share : f.one_minus_beta2;
     const auto v =
-        hn::Add(Scaled(f.beta2, Load(at.moment1)), Scaled(f.one_minus_beta2, hn::Mul(g, g)));
+        hn::Add(Scaled(f.beta2, Load(at.moment1)), Scaled(share, hn::Mul(deviation, deviation)));
     Store(v, at.moment1);
     auto step = hn::Div(g, hn::Add(hn::Sqrt(v), hn::Set(Floats(), f.epsilon)));
     if constexpr (kMomentum) {
@@ -96,7 +118,7 @@ struct RmsProp {
 };
 
 struct Lion {
-  static constexpr int kMoments = 1;
+  static constexpr unsigned kMoments = kFirst;
   static HWY_INLINE void Apply(const RuleFactors f, const VectorAt at) {
     const Floats d;
     const auto zero = hn::Zero(d);
@@ -113,8 +135,8 @@ struct Lion {
 };
 
 struct Lamb {
-  static constexpr int kMoments = 2;
-  static constexpr int kDirectionMoments = 2;
+  static constexpr unsigned kMoments = kFirst | kSecond;
+  static constexpr unsigned kDirectionMoments = kMoments;
   struct Step {
     FloatLanes m, v, u;
   };
@@ -142,8 +164,8 @@ struct Lamb {
 
 template <bool kMomentum>
 struct Lars {
-  static constexpr int kMoments = kMomentum ? 1 : 0;
-  static constexpr int kDirectionMoments = 0;
+  static constexpr unsigned kMoments = kMomentum ? kFirst : kNoMoment;
+  static constexpr unsigned kDirectionMoments = kNoMoment;
   static HWY_INLINE FloatLanes Direction(const RuleFactors f, const VectorAt at) {
     return Scaled(f.gradient_scale, Load(at.gradient));
   }
@@ -160,8 +182,8 @@ struct Lars {
 };
 
 struct Adafactor {
-  static constexpr int kMoments = 1;
-  static constexpr int kDirectionMoments = 1;
+  static constexpr unsigned kMoments = kFirst;
+  static constexpr unsigned kDirectionMoments = kFirst;
   struct Step {
     FloatLanes v, u;
   };
@@ -186,34 +208,38 @@ struct Adafactor {
 
 // Returns the vector at element `i` of a run. No offset may be added to the null pointer of a
 // moment that the rule lacks.
-template <int kMoments>
+template <unsigned kMoments>
 HWY_INLINE VectorAt At(const RuleRun& run, size_t i) {
-  VectorAt at = {run.gradient + i, run.master + i, nullptr, nullptr};
-  if constexpr (kMoments > 0) at.moment1 = run.moments[0] + i;
-  if constexpr (kMoments > 1) at.moment2 = run.moments[1] + i;
+  VectorAt at = {run.gradient + i, run.master + i, nullptr, nullptr, nullptr};
+  if constexpr ((kMoments & kFirst) != 0) at.moment1 = run.moments[0] + i;
+  if constexpr ((kMoments & kSecond) != 0) at.moment2 = run.moments[1] + i;
+  if constexpr ((kMoments & kThird) != 0) at.moment3 = run.moments[2] + i;
   return at;
 }
 
 // The last elements of a run, fewer than a vector, in buffers that hold one vector.
-template <int kMoments>
+template <unsigned kMoments>
 struct Tail {
   static constexpr size_t kLanes = hn::MaxLanes(Floats());
   Tail(const RuleRun& run, size_t i, size_t count) : from(At<kMoments>(run, i)), bytes(count * 4) {
     std::memcpy(gradient, from.gradient, bytes);
     std::memcpy(master, from.master, bytes);
-    if constexpr (kMoments > 0) std::memcpy(moment1, from.moment1, bytes);
-    if constexpr (kMoments > 1) std::memcpy(moment2, from.moment2, bytes);
+    if constexpr ((kMoments & kFirst) != 0) std::memcpy(moment1, from.moment1, bytes);
+    if constexpr ((kMoments & kSecond) != 0) std::memcpy(moment2, from.moment2, bytes);
+    if constexpr ((kMoments & kThird) != 0) std::memcpy(moment3, from.moment3, bytes);
   }
-  VectorAt at() { return {gradient, master, moment1, moment2}; }
+  VectorAt at() { return {gradient, master, moment1, moment2, moment3}; }
   void PutBack() {
     std::memcpy(from.master, master, bytes);
-    if constexpr (kMoments > 0) std::memcpy(from.moment1, moment1, bytes);
-    if constexpr (kMoments > 1) std::memcpy(from.moment2, moment2, bytes);
+    if constexpr ((kMoments & kFirst) != 0) std::memcpy(from.moment1, moment1, bytes);
+    if constexpr ((kMoments & kSecond) != 0) std::memcpy(from.moment2, moment2, bytes);
+    if constexpr ((kMoments & kThird) != 0) std::memcpy(from.moment3, moment3, bytes);
   }
 
   const VectorAt from;
   const size_t bytes;
-  float gradient[kLanes] = {}, master[kLanes] = {}, moment1[kLanes] = {}, moment2[kLanes] = {};
+  float gradient[kLanes] = {}, master[kLanes] = {};
+  float moment1[kLanes] = {}, moment2[kLanes] = {}, moment3[kLanes] = {};
 };
 
 template <class R>
@@ -234,7 +260,7 @@ void UpdateRun(const RuleFactors f, const RuleRun run) {
 
 template <class R>
 void DirectionOfRun(const RuleFactors f, const RuleRun run, float* direction) {
-  constexpr int kMoments = R::kDirectionMoments;
+  constexpr unsigned kMoments = R::kDirectionMoments;
   const auto n = static_cast<size_t>(run.num_elements);
   const size_t lanes = hn::Lanes(Floats());
   size_t i = 0;
@@ -250,12 +276,21 @@ void DirectionOfRun(const RuleFactors f, const RuleRun run, float* direction) {
 
 void UpdateElementsOnTarget(const RuleFactors& f, const RuleRun& run) {
   switch (f.kind) {
-    case RuleKind::kAdamW: return UpdateRun<Adam<true>>(f, run);
-    case RuleKind::kAdam: return UpdateRun<Adam<false>>(f, run);
+    case RuleKind::kAdamW:
+      return f.amsgrad ? UpdateRun<Adam<true, true>>(f, run) : UpdateRun<Adam<true, false>>(f, run);
+    case RuleKind::kAdam:
+      return f.amsgrad ? UpdateRun<Adam<false, true>>(f, run)
+                       : UpdateRun<Adam<false, false>>(f, run);
     case RuleKind::kSgd:
-      return f.has_momentum ? UpdateRun<Sgd<true>>(f, run) : UpdateRun<Sgd<false>>(f, run);
+      if (!f.has_momentum) return UpdateRun<Sgd<false, false>>(f, run);
+      return f.nesterov ? UpdateRun<Sgd<true, true>>(f, run) : UpdateRun<Sgd<true, false>>(f, run);
     case RuleKind::kRmsProp:
-      return f.has_momentum ? UpdateRun<RmsProp<true>>(f, run) : UpdateRun<RmsProp<false>>(f, run);
+      if (f.centered) {
+        return f.has_momentum ? UpdateRun<RmsProp<true, true>>(f, run)
+                              : UpdateRun<RmsProp<false, true>>(f, run);
+      }
+      return f.has_momentum ? UpdateRun<RmsProp<true, false>>(f, run)
+                            : UpdateRun<RmsProp<false, false>>(f, run);
     case RuleKind::kLion: return UpdateRun<Lion>(f, run);
     case RuleKind::kLamb: return UpdateRun<Lamb>(f, run);
     case RuleKind::kLars:
@@ -296,23 +331,30 @@ float ToFloat(double value) {
 RuleFactors MakeFactors(const Rule& rule, const Update& update) {
   const double lr = update.learning_rate;
   const bool is_adam = rule.kind == RuleKind::kAdamW || rule.kind == RuleKind::kAdam;
-  RuleFactors f = {.kind = rule.kind,
-                   .has_momentum = rule.momentum != 0,
-                   .gradient_scale = ToFloat(update.gradient_scale),
-                   .decay = ToFloat(1.0 - lr * update.weight_decay),
-                   .coupled_decay = ToFloat(update.weight_decay),
-                   .beta1 = ToFloat(rule.beta1),
-                   .one_minus_beta1 = ToFloat(1.0 - rule.beta1),
-                   .beta2 = ToFloat(rule.beta2),
-                   .one_minus_beta2 = ToFloat(1.0 - rule.beta2),
-                   .step_size = ToFloat(lr),
-                   .epsilon = ToFloat(rule.epsilon)};
+  RuleFactors f = {
+      .kind = rule.kind,
+      .has_momentum = rule.momentum != 0,
+      .nesterov = rule.nesterov,
+      .centered = rule.centered,
+      .amsgrad = rule.amsgrad,
+      .gradient_scale = ToFloat(rule.maximize ? -update.gradient_scale : update.gradient_scale),
+      .decay = ToFloat(1.0 - lr * update.weight_decay),
+      .coupled_decay = ToFloat(update.weight_decay),
+      .beta1 = ToFloat(rule.beta1),
+      .one_minus_beta1 = ToFloat(1.0 - rule.beta1),
+      .beta2 = ToFloat(rule.beta2),
+      .one_minus_beta2 = ToFloat(1.0 - rule.beta2),
+      .step_size = ToFloat(lr),
+      .epsilon = ToFloat(rule.epsilon)};
   if (rule.kind == RuleKind::kSgd || rule.kind == RuleKind::kRmsProp ||
       rule.kind == RuleKind::kLars) {
     f.beta1 = ToFloat(rule.momentum);
     f.beta2 = ToFloat(rule.alpha);
     f.one_minus_beta2 = ToFloat(1.0 - rule.alpha);
+    f.variance_share = ToFloat(rule.alpha * (1.0 - rule.alpha));
   }
+  if (rule.kind == RuleKind::kSgd)
+    f.one_minus_beta1 = ToFloat(update.step == 1 ? 1.0 : 1.0 - rule.dampening);
   const auto t = static_cast<double>(update.step);
   if (is_adam) {
     f.step_size = ToFloat(lr / (1.0 - std::pow(rule.beta1, t)));

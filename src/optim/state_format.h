@@ -7,6 +7,7 @@
 #ifndef SPILLWAY_OPTIM_STATE_FORMAT_H_
 #define SPILLWAY_OPTIM_STATE_FORMAT_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -22,14 +23,20 @@ constexpr bool IsEncoded(StateFormat format) {
 // Whether the master weight is the 16-bit weight with a residual in the state, instead of a tensor.
 constexpr bool IsSplit(StateFormat format) { return format == StateFormat::kCompact; }
 
+// Returns the format of a parameter's state. Without moments there is nothing to encode, and a
+// separate master weight is the same in every format.
+constexpr StateFormat RestingFormat(StateFormat format, size_t num_moments) {
+  return num_moments == 0 && !IsSplit(format) ? StateFormat::kF32 : format;
+}
+
 // Elements that share a scale: runs of a row, the last of which may be shorter.
 inline constexpr uint64_t kBlockElements = 256;  // of 8-bit state
 inline constexpr uint64_t kGroupElements = 64;   // of compact state
 
 // A row of a parameter's encoded state: the residuals, if the format has them; the scales of the
-// first moment's blocks, then of the second's; then the codes of the first moment, then of the
-// second. Residuals and codes are a byte each. Residuals come first, so that code that reads master
-// weights does not depend on the rule.
+// first moment's blocks, then of the second's and so on; then the codes of the first moment, then
+// of the second's and so on. Residuals and codes are a byte each. Residuals come first, so that
+// code that reads master weights does not depend on the rule.
 struct EncodedRow {
   uint64_t num_elements = 0;
   uint64_t num_moments = 0;

@@ -72,15 +72,20 @@ std::vector<std::string_view> MomentNames(const Rule& rule, bool is_factored) {
   switch (rule.kind) {
     case RuleKind::kAdamW:
     case RuleKind::kAdam:
+      return rule.amsgrad ? std::vector<std::string_view>{"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
+                          : std::vector<std::string_view>{"exp_avg", "exp_avg_sq"};
     case RuleKind::kLamb: return {"exp_avg", "exp_avg_sq"};
     case RuleKind::kLion: return {"exp_avg"};
     case RuleKind::kSgd:
     case RuleKind::kLars:
       return has_momentum ? std::vector<std::string_view>{"momentum_buffer"}
                           : std::vector<std::string_view>{};
-    case RuleKind::kRmsProp:
-      return has_momentum ? std::vector<std::string_view>{"square_avg", "momentum_buffer"}
-                          : std::vector<std::string_view>{"square_avg"};
+    case RuleKind::kRmsProp: {
+      std::vector<std::string_view> names = {rule.centered ? "grad_var" : "square_avg"};
+      if (has_momentum) names.emplace_back("momentum_buffer");
+      if (rule.centered) names.emplace_back("grad_avg");
+      return names;
+    }
     case RuleKind::kAdafactor:
       return is_factored ? std::vector<std::string_view>{"row_var", "col_var"}
                          : std::vector<std::string_view>{"variance"};
@@ -92,8 +97,27 @@ bool IsFactored(const Rule& rule, const std::vector<int64_t>& shape) {
   return rule.kind == RuleKind::kAdafactor && shape.size() > 1;
 }
 
-bool IsSquare(std::string_view moment_name) {
-  return moment_name == "exp_avg_sq" || moment_name == "square_avg";
+size_t SlotOf(RuleKind kind, std::string_view moment_name) {
+  if (moment_name == "max_exp_avg_sq" || moment_name == "grad_avg") return 2;
+  const bool is_second = moment_name == "exp_avg_sq" || moment_name == "col_var" ||
+                         (kind == RuleKind::kRmsProp && moment_name == "momentum_buffer");
+  return is_second ? 1 : 0;
+}
+
+CodeMap MapOf(std::string_view moment_name) {
+  if (moment_name == "max_exp_avg_sq") return CodeMap::kGrowing;
+  const bool is_square =
+      moment_name == "exp_avg_sq" || moment_name == "square_avg" || moment_name == "grad_var";
+  return is_square ? CodeMap::kUnsigned : CodeMap::kSigned;
+}
+
+std::string KeyingNameOf(const std::vector<std::string_view>& moments, size_t m,
+                         std::string_view tensor_name) {
+  const auto is_signed = [&](size_t i) { return MapOf(moments[i]) == CodeMap::kSigned; };
+  for (size_t before = 0; before < m; ++before) {
+    if (is_signed(before) == is_signed(m)) return absl::StrCat(View(tensor_name), ":2");
+  }
+  return std::string(tensor_name);
 }
 
 absl::Status CheckFormat(const Rule& rule, StateFormat format) {
@@ -138,7 +162,11 @@ absl::Status CheckValueType(DType dtype, const char* what, std::string_view name
 
 absl::StatusOr<std::vector<TensorSpec>> StateSpecs(const Rule& rule, StateFormat format,
                                                    const TensorSpec& weight) {
-  SPILLWAY_RETURN_IF_ERROR(optim::CheckFormat(rule, format));
+  const std::vector<std::string_view> moments =
+      optim::MomentNames(rule, optim::IsFactored(rule, weight.shape));
+  // A parameter without moments may be one of an optimizer whose others have some.
+  if (!moments.empty() || !IsKnown(rule.kind) || !IsKnown(format))
+    SPILLWAY_RETURN_IF_ERROR(optim::CheckFormat(rule, format));
   SPILLWAY_RETURN_IF_ERROR(optim::CheckValueType(weight.dtype, "weight", weight.name));
   if (optim::IsSplit(format) && weight.dtype == DType::kF32) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -162,9 +190,9 @@ absl::StatusOr<std::vector<TensorSpec>> StateSpecs(const Rule& rule, StateFormat
   };
   if (weight.dtype != DType::kF32 && !optim::IsSplit(format))
     add("master", DType::kF32, Role::kMasterWeight);
+  if (moments.empty() && !optim::IsSplit(format)) return specs;
   if (optim::IsEncoded(format)) {
-    const optim::EncodedRow row =
-        optim::RowOf(format, weight.shape, optim::MomentNames(rule).size());
+    const optim::EncodedRow row = optim::RowOf(format, weight.shape, moments.size());
     add(optim::IsSplit(format) ? "compact" : "state8", DType::kU8, Role::kMoment);
     TensorSpec& state = specs.back();
     const bool is_one_row = weight.shape.size() < 2;
@@ -183,7 +211,7 @@ absl::StatusOr<std::vector<TensorSpec>> StateSpecs(const Rule& rule, StateFormat
   }
   // Each format has its own names, so that both states can exist during a conversion.
   const bool is_bf16 = format == StateFormat::kBf16;
-  for (const std::string_view name : optim::MomentNames(rule)) {
+  for (const std::string_view name : moments) {
     add(absl::StrCat(View(name), is_bf16 ? "_bf16" : ""), is_bf16 ? DType::kBF16 : DType::kF32,
         Role::kMoment);
   }

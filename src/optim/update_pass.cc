@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,6 +21,7 @@
 #include "src/optim/hashed_lease.h"
 #include "src/optim/rule_kernels.h"
 #include "src/optim/rule_passes.h"
+#include "src/optim/state_specs.h"
 #include "src/optim/tensor_sums.h"
 
 namespace spillway::optim {
@@ -146,37 +149,57 @@ class HeldTiles {
   std::vector<HashedLease> leases_;
 };
 
+// The moments that an update uses, without where they lie, and the key of a split master weight.
+struct UsedMoments {
+  std::vector<FusedMoment> moments;
+  uint64_t residual_key = 0;
+};
+
+// A moment of the parameter that the rule does not have is not used.
+UsedMoments MomentsOf(const CheckedParameter& parameter, const Rule& rule, int64_t step) {
+  UsedMoments used = {.moments = {},
+                      .residual_key = RoundingKey(parameter.residual_keying_name, step)};
+  const std::vector<std::string_view> needed = MomentNames(rule, parameter.matrix.num_rows > 0);
+  for (size_t m = 0; m < parameter.moments.size(); ++m) {
+    const Moment& moment = parameter.moments[m];
+    if (std::find(needed.begin(), needed.end(), moment.name) == needed.end()) continue;
+    used.moments.push_back({.slot = moment.slot,
+                            .index = m,
+                            .map = moment.map,
+                            .rounding_key = RoundingKey(moment.keying_name, step)});
+  }
+  return used;
+}
+
 // Returns the run of the parameter's elements [begin, end), which lie within one row if moments are
 // encoded.
 FusedRun RunOf(const CheckedParameter& parameter, const Pass& pass, const HeldTiles& held,
-               uint64_t begin, uint64_t end, const uint64_t* rounding_keys, bool takes_given) {
+               uint64_t begin, uint64_t end, const UsedMoments& used, bool takes_given) {
   const std::vector<Operand>& operands = parameter.operands;
   FusedRun run = {.num_elements = static_cast<int64_t>(end - begin),
                   .first_element = begin,
                   .gradient = held.At(CheckedParameter::kGradient, begin),
                   .gradient_dtype = operands[CheckedParameter::kGradient].dtype,
-                  .format = parameter.format,
-                  .num_moments = static_cast<int>(parameter.num_moments)};
+                  .format = parameter.format};
   std::byte* const master = held.At(CheckedParameter::kMaster, begin);
   if (IsSplit(parameter.format)) {
     run.weight = master;
     run.weight_dtype = operands[CheckedParameter::kMaster].dtype;
-    run.rounding_keys[0] = rounding_keys[0];
+    run.residual_key = used.residual_key;
   } else {
     run.master = reinterpret_cast<float*>(master);
   }
-  if (!pass.AccessTo(OperandKind::kMoment)) {
-    run.num_moments = 0;
-  } else if (IsEncoded(parameter.format)) {
-    run.encoded = {
-        .row = held.RowAt(begin),
-        .layout = parameter.row,
-        .first_block = begin % parameter.row.num_elements / parameter.row.block_elements};
-    std::copy_n(parameter.maps, kMostMoments, run.encoded.maps);
-  } else {
-    for (size_t m = 0; m < parameter.num_moments; ++m) {
-      run.moments[m] = held.At(CheckedParameter::kFirstMoment + m, begin);
-      run.rounding_keys[m] = rounding_keys[m];
+  if (pass.AccessTo(OperandKind::kMoment)) {
+    run.num_moments = used.moments.size();
+    std::copy(used.moments.begin(), used.moments.end(), run.moments);
+    if (IsEncoded(parameter.format)) {
+      run.encoded = {
+          .row = held.RowAt(begin),
+          .layout = parameter.row,
+          .first_block = begin % parameter.row.num_elements / parameter.row.block_elements};
+    } else {
+      for (FusedMoment& moment : std::span(run.moments).first(run.num_moments))
+        moment.data = held.At(CheckedParameter::kFirstMoment + moment.index, begin);
     }
   }
   if (parameter.has_weight_beside_master) {
@@ -210,9 +233,8 @@ class ParameterUpdate {
         rule_(rule),
         update_(update),
         factors_(MakeFactors(rule, update)),
+        used_(MomentsOf(parameter, rule, update.step)),
         blocks_(parameter.row_elements) {
-    for (size_t m = 0; m < parameter.keying_names.size(); ++m)
-      keys_[m] = RoundingKey(parameter.keying_names[m], update.step);
     if (parameter.matrix.num_rows > 0) {
       factored_.emplace(pool, parameter.matrix, parameter.num_elements, ToFloat(rule.epsilon));
     }
@@ -291,7 +313,7 @@ class ParameterUpdate {
       const uint64_t row = parameter_.row.num_elements;
       const uint64_t run_end =
           IsEncoded(parameter_.format) ? std::min(end, (begin / row + 1) * row) : end;
-      UpdateFused(factors_, RunOf(parameter_, pass, held, begin, run_end, keys_,
+      UpdateFused(factors_, RunOf(parameter_, pass, held, begin, run_end, used_,
                                   update_.take_changed_weight));
       begin = run_end;
     }
@@ -300,7 +322,7 @@ class ParameterUpdate {
   void SumSegment(const Pass& pass, const HeldTiles& held, const Segment& segment) {
     const auto add_to = [&](uint64_t begin, uint64_t end, uint64_t first, SumLanes* sums) {
       const FusedRun run =
-          RunOf(parameter_, pass, held, begin, end, keys_, update_.take_changed_weight);
+          RunOf(parameter_, pass, held, begin, end, used_, update_.take_changed_weight);
       AddSquaresFused(factors_, run, first, sums);
     };
     blocks_.Sum(pool_, segment.begin, segment.end, add_to, [this](uint64_t, const double* sums) {
@@ -339,7 +361,7 @@ class ParameterUpdate {
   const Rule& rule_;
   const Update& update_;
   RuleFactors factors_;
-  uint64_t keys_[kMostMoments] = {};
+  const UsedMoments used_;
   TensorBlocks blocks_;
   TensorSums sums_;
   std::optional<FactoredUpdate> factored_;

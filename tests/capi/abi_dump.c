@@ -64,6 +64,11 @@ static void Structs(void) {
   MEMBER(spw_rule, beta2_decay);
   MEMBER(spw_rule, epsilon2);
   MEMBER(spw_rule, clipping_threshold);
+  MEMBER(spw_rule, dampening);
+  MEMBER(spw_rule, nesterov);
+  MEMBER(spw_rule, centered);
+  MEMBER(spw_rule, amsgrad);
+  MEMBER(spw_rule, maximize);
   STRUCT(spw_values);
   MEMBER(spw_values, memory);
   MEMBER(spw_values, dtype);
@@ -80,6 +85,7 @@ static void Structs(void) {
   MEMBER(spw_parameter, state);
   MEMBER(spw_parameter, num_state);
   MEMBER(spw_parameter, is_fresh);
+  MEMBER(spw_parameter, rule);
   STRUCT(spw_update);
   MEMBER(spw_update, size);
   MEMBER(spw_update, parameter);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -40,7 +41,7 @@ class CapiOptimizerTest : public CapiTest {
     SPW_ASSERT_OK(spw_optimizer_create(engine_, &rule, format, 2, &optimizer_));
   }
   // Adds a parameter whose weight and gradient are in memory.
-  size_t Add(const char* name) {
+  size_t Add(const char* name, const spw_rule* rule = nullptr) {
     spw_parameter parameter;
     spw_parameter_init(&parameter, sizeof parameter);
     parameter.name = name;
@@ -51,6 +52,7 @@ class CapiOptimizerTest : public CapiTest {
     parameter.rank = 2;
     parameter.tile_rows = 3;
     parameter.is_fresh = is_fresh_;
+    parameter.rule = rule;
     size_t number = 99;
     SPW_EXPECT_OK(spw_optimizer_add(optimizer_, &parameter, &number));
     return number;
@@ -468,6 +470,114 @@ TEST_F(CapiOptimizerTest, AStepThatFailsBeforeItUpdatesMovesTheMemory) {
   std::vector<float> masters(kElements);
   SPW_ASSERT_OK(spw_optimizer_masters(optimizer_, updates[0].parameter, masters.data(), kElements));
   EXPECT_EQ(masters, moved);
+}
+
+// Returns the names of a parameter's state tensors.
+std::vector<std::string> StateOf(spw_optimizer* optimizer, size_t parameter) {
+  char* text = nullptr;
+  SPW_EXPECT_OK(spw_optimizer_state_json(optimizer, parameter, &text));
+  std::vector<std::string> names;
+  for (const auto& tensor : nlohmann::json::parse(text)) names.push_back(tensor["name"]);
+  spw_free(text);
+  return names;
+}
+
+TEST_F(CapiOptimizerTest, ParametersHaveTheStateOfTheirOwnRules) {
+  spw_rule rule;
+  spw_rule_init(&rule, sizeof rule, SPW_SGD);
+  EXPECT_EQ(rule.dampening, 0);
+  EXPECT_EQ(rule.nesterov + rule.centered + rule.amsgrad + rule.maximize, 0);
+  spw_rule with_momentum = rule;
+  with_momentum.momentum = 0.5;
+  with_momentum.dampening = 0.25;
+  with_momentum.maximize = 1;
+  SPW_ASSERT_OK(spw_optimizer_create(engine_, &rule, SPW_STATE_F32, 2, &optimizer_));
+  const std::vector<float> first = weight_;
+  const size_t plain = Add("plain"), fast = Add("fast", &with_momentum);
+  EXPECT_EQ(StateOf(optimizer_, plain), std::vector<std::string>());
+  EXPECT_EQ(StateOf(optimizer_, fast), std::vector<std::string>{"fast/momentum_buffer"});
+
+  spw_update update;
+  spw_update_init(&update, sizeof update);
+  update.parameter = fast;
+  update.learning_rate = 0.5;
+  for (update.step = 1; update.step <= 2; ++update.step)
+    SPW_ASSERT_OK(spw_optimizer_step(optimizer_, &update, 1));
+  for (size_t i = 0; i < kElements; ++i) {  // the first step has no dampening
+    const double m1 = -gradient_[i], m2 = 0.5 * m1 - 0.75 * gradient_[i];
+    ASSERT_NEAR(weight_[i], first[i] - 0.5 * (m1 + m2), 1e-6) << i;
+  }
+
+  // Without momentum for a step, the buffer stays.
+  std::vector<float> before(kElements), after(kElements);
+  float* moments[] = {before.data()};
+  spw_state state;
+  spw_state_init(&state, sizeof state);
+  state.parameter = fast;
+  state.moments = moments;
+  state.num_moments = 1;
+  state.num_elements = kElements;
+  SPW_ASSERT_OK(spw_optimizer_read_state(optimizer_, &state));
+  update.rule = &rule;
+  SPW_ASSERT_OK(spw_optimizer_step(optimizer_, &update, 1));
+  moments[0] = after.data();
+  SPW_ASSERT_OK(spw_optimizer_read_state(optimizer_, &state));
+  EXPECT_EQ(before, after);
+  update.parameter = plain;
+  update.rule = &with_momentum;
+  SPW_EXPECT_ERROR(spw_optimizer_step(optimizer_, &update, 1), SPW_INVALID_ARGUMENT,
+                   "needs momentum_buffer, which the parameter's state does not have");
+  with_momentum.nesterov = 1;
+  SPW_EXPECT_ERROR(spw_optimizer_step(optimizer_, &update, 1), SPW_INVALID_ARGUMENT,
+                   "dampening is 0.25; it must be 0 with nesterov");
+}
+
+TEST_F(CapiOptimizerTest, AParameterThatWasRemovedIsAddedAgainWithOtherState) {
+  Create(SPW_ADAM);
+  const size_t first = Add("w");
+  SPW_ASSERT_OK(spw_optimizer_remove(optimizer_, first));
+  char* json = nullptr;
+  std::vector<float> masters(kElements);
+  for (spw_status* status :
+       {spw_optimizer_remove(optimizer_, first), spw_optimizer_state_json(optimizer_, first, &json),
+        spw_optimizer_masters(optimizer_, first, masters.data(), kElements)})
+    SPW_EXPECT_ERROR(status, SPW_NOT_FOUND, "parameter 0 was removed");
+  spw_rule rule;
+  spw_rule_init(&rule, sizeof rule, SPW_ADAM);
+  rule.amsgrad = 1;
+  is_fresh_ = 1;
+  const size_t second = Add("w", &rule);
+  EXPECT_EQ(second, 1u);
+  EXPECT_EQ(StateOf(optimizer_, second),
+            (std::vector<std::string>{"w/exp_avg", "w/exp_avg_sq", "w/max_exp_avg_sq"}));
+  Step(second, 1);
+  SPW_EXPECT_ERROR(spw_optimizer_remove(optimizer_, 2), SPW_NOT_FOUND, "no parameter 2");
+}
+
+// A caller that was built with an older header gives no members that came later.
+TEST_F(CapiOptimizerTest, AnOlderCallersStructsMeanWhatTheyMeant) {
+  spw_rule rule;
+  spw_rule_init(&rule, sizeof rule, SPW_SGD);
+  rule.momentum = 0.5;
+  rule.maximize = 1;  // past the struct's end
+  rule.size = offsetof(spw_rule, dampening);
+  SPW_ASSERT_OK(spw_optimizer_create(engine_, &rule, SPW_STATE_F32, 2, &optimizer_));
+  spw_parameter parameter;
+  spw_parameter_init(&parameter, sizeof parameter);
+  parameter.name = "w";
+  parameter.weight = {weight_.data(), SPW_F32, 0};
+  parameter.has_gradient = 1;
+  parameter.gradient = {gradient_.data(), SPW_F32, 0};
+  parameter.shape = shape_;
+  parameter.rank = 2;
+  parameter.rule = reinterpret_cast<const spw_rule*>(1);  // past the struct's end
+  parameter.size = offsetof(spw_parameter, rule);
+  size_t number = 0;
+  SPW_ASSERT_OK(spw_optimizer_add(optimizer_, &parameter, &number));
+  const std::vector<float> first = weight_;
+  Step(number, 1);
+  for (size_t i = 0; i < kElements; ++i)
+    ASSERT_NEAR(weight_[i], first[i] - 0.01 * (gradient_[i] + 0.1 * first[i]), 1e-6) << i;
 }
 
 TEST_F(CapiOptimizerTest, WhatCannotBeIsNamed) {

@@ -30,7 +30,7 @@ namespace spillway::optim {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr CodeMap kMaps[] = {CodeMap::kSigned, CodeMap::kUnsigned};
+constexpr CodeMap kMaps[] = {CodeMap::kSigned, CodeMap::kUnsigned, CodeMap::kGrowing};
 
 // Returns the paper's map, computed as its authors' library does (create_dynamic_map).
 std::vector<double> DynamicMap(bool is_signed) {
@@ -152,7 +152,7 @@ TEST(ReferenceCode, IsTheNearest) {
   for (const CodeMap map : kMaps) {
     const std::array<float, 256>& of = CodeValues(map);
     for (const float value : ManyRatios(map)) {
-      if (map == CodeMap::kUnsigned && value <= of[1] / 2) continue;
+      if (map != CodeMap::kSigned && value <= of[1] / 2) continue;
       double nearest = 2;
       for (const double other : of) nearest = std::min(nearest, std::fabs(other - value));
       const double distance = std::fabs(double{of[ReferenceCode(map, value)]} - value);
@@ -241,6 +241,41 @@ TEST(Blocks, AnyBytesAreReadAndWritten) {
     // Any floats can be encoded too.
     for (float& value : values) value = std::bit_cast<float>(static_cast<uint32_t>(random()));
     for (const CodeMap map : kMaps) EncodeBlock(map, values.data(), n, bytes.data(), codes);
+  }
+}
+
+// The largest element grows slowly. If the scale followed it, codes rounded to nearest would not
+// change, and the other elements would grow with the scale.
+TEST(Blocks, OfGrowingMomentsKeepWhatDoesNotGrow) {
+  std::vector<float> stays(256), values;
+  for (size_t i = 0; i < stays.size(); ++i)
+    stays[i] = std::exp2(-static_cast<float>(i) / 32);  // over more than two decades
+  values = stays;
+  std::byte scale[4];
+  std::vector<uint8_t> codes(stays.size());
+  for (int step = 1; step <= 2000; ++step) {  // to 55 times itself
+    for (size_t i = 1; i < values.size(); ++i) values[i] = std::max(values[i], stays[i]);
+    values[0] = std::exp(0.002F * static_cast<float>(step));
+    EncodeBlock(CodeMap::kGrowing, values.data(), 256, scale, codes.data());
+    DecodeBlock(CodeMap::kGrowing, scale, codes.data(), 256, values.data());
+  }
+  for (size_t i = 1; i < values.size(); ++i) EXPECT_NEAR(values[i] / stays[i], 1.1, 0.3) << i;
+}
+
+TEST(Blocks, ScalesOfGrowingMomentsArePowersOfTwo) {
+  const float most = std::numeric_limits<float>::max();
+  const float least = std::numeric_limits<float>::denorm_min();
+  for (const auto& [largest, expected] :
+       {std::pair(1.0F, 1.0F), std::pair(std::nextafter(1.0F, 2.0F), 2.0F), std::pair(0.7F, 1.0F),
+        std::pair(least, std::numeric_limits<float>::min()), std::pair(0x1p127F, 0x1p127F),
+        std::pair(most, most), std::pair(kInfinity, kInfinity), std::pair(0.0F, 0.0F)}) {
+    const float values[] = {largest, largest / 3};
+    std::byte scale[4];
+    uint8_t codes[2];
+    EncodeBlock(CodeMap::kGrowing, values, 2, scale, codes);
+    float found = -1;
+    std::memcpy(&found, scale, sizeof(found));
+    EXPECT_EQ(found, expected) << largest;
   }
 }
 

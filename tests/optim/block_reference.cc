@@ -58,17 +58,28 @@ void ReferenceRow::Encode(const std::vector<std::vector<float>>& moments, std::b
       const size_t end = std::min(n, (block + 1) * kBlock);
       for (size_t i = block * kBlock; i < end; ++i)
         scale = std::max(scale, std::fabs(moments[m][i]));
+      if (maps[m] == CodeMap::kGrowing && scale > 0 && scale <= 0x1p127F) {
+        int exponent = 0;
+        const float fraction = std::frexp(scale, &exponent);
+        scale = std::ldexp(1.0F, std::max(fraction == 0.5F ? exponent - 1 : exponent, -126));
+      }
       std::memcpy(bytes + 4 * (m * blocks() + block), &scale, 4);
       for (size_t i = block * kBlock; i < end; ++i) {
         float value = scale == 0 ? moments[m][i] : moments[m][i] / scale;
         // A second moment that is not zero does not get the code of zero, even if its ratio
         // underflows.
-        if (maps[m] == CodeMap::kUnsigned && moments[m][i] > 0)
+        if (maps[m] != CodeMap::kSigned && moments[m][i] > 0)
           value = std::max(value, std::numeric_limits<float>::denorm_min());
         bytes[4 * maps.size() * blocks() + m * n + i] = std::byte{ReferenceCode(maps[m], value)};
       }
     }
   }
+}
+
+void ReferenceRow::CopyMoment(size_t m, const std::byte* from, std::byte* to) const {
+  const size_t scales = 4 * m * blocks(), codes = 4 * maps.size() * blocks() + m * n;
+  std::memcpy(to + scales, from + scales, 4 * blocks());
+  std::memcpy(to + codes, from + codes, n);
 }
 
 }  // namespace spillway::optim

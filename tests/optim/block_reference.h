@@ -32,6 +32,9 @@ struct ReferenceRow {
   std::vector<std::vector<float>> Decode(const std::byte* bytes) const;
 
   void Encode(const std::vector<std::vector<float>>& moments, std::byte* bytes) const;
+
+  // Copies the bytes of one moment from a row to another.
+  void CopyMoment(size_t m, const std::byte* from, std::byte* to) const;
 };
 
 }  // namespace spillway::optim

@@ -70,12 +70,18 @@ SplitMaster ReferenceSplit(DType dtype, float master, uint32_t word) {
   return {static_cast<uint16_t>(sign | weight), static_cast<int8_t>(joined - 256 * weight)};
 }
 
-uint16_t ReferenceScale(const float* values, size_t n) {
+uint16_t ReferenceScale(CodeMap map, const float* values, size_t n) {
   uint32_t largest = 0;
   for (size_t i = 0; i < n; ++i)
     largest = std::max(largest, std::bit_cast<uint32_t>(values[i]) & 0x7fffffff);
   if (largest == 0) return 0;
   if (largest >= 0x7f800000) return largest == 0x7f800000 ? 0x7f80 : 0x7fc0;
+  if (map == CodeMap::kGrowing) {
+    int exponent = 0;
+    const float fraction = std::frexp(std::bit_cast<float>(largest), &exponent);
+    const int power = fraction == 0.5F ? exponent - 1 : exponent;
+    return static_cast<uint16_t>(std::clamp((power + 127) << 7, (127 - 90) << 7, 0x7f7f));
+  }
   return static_cast<uint16_t>(
       std::clamp<uint32_t>((largest + 0xffff) >> 16, (127 - 90) << 7, 0x7f7f));
 }
@@ -86,7 +92,7 @@ float FloatOfScaleBits(uint16_t scale) {
 
 float ReferenceGroupValue(CodeMap map, uint16_t scale, uint8_t code) {
   const float unit = FloatOfScaleBits(scale) / UnitsOfMap(map);
-  if (map == CodeMap::kUnsigned) {
+  if (map != CodeMap::kSigned) {
     const auto square = static_cast<float>(code * code);
     return square * square * unit;
   }
@@ -128,7 +134,7 @@ void CompactRow::EncodeMoment(const std::vector<float>& values, uint64_t key, si
                               size_t m, std::byte* row) const {
   for (size_t i = 0; i < n; ++i) {
     const size_t begin = i / kGroup * kGroup;
-    const uint16_t scale = ReferenceScale(&values[begin], std::min(kGroup, n - begin));
+    const uint16_t scale = ReferenceScale(maps[m], &values[begin], std::min(kGroup, n - begin));
     std::memcpy(row + scale_at(m, i), &scale, 2);
     const uint32_t word = ReferenceWord(key, first + i);
     row[code_at(m, i)] = std::byte{ReferenceGroupCode(maps[m], scale, values[i], word)};

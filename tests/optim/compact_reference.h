@@ -23,9 +23,9 @@ float ReferenceJoin(DType dtype, SplitMaster split);
 
 SplitMaster ReferenceSplit(DType dtype, float master, uint32_t word);
 
-// Returns the scale of a group: its largest magnitude as bf16, rounded up, at least 2^-90, and
-// finite if the largest magnitude is. The scale of zeros is 0.
-uint16_t ReferenceScale(const float* values, size_t n);
+// Returns the scale of a group: its largest magnitude as bf16, rounded up, of a growing moment to a
+// power of two, at least 2^-90, and finite if the largest magnitude is. The scale of zeros is 0.
+uint16_t ReferenceScale(CodeMap map, const float* values, size_t n);
 
 float FloatOfScaleBits(uint16_t scale);
 

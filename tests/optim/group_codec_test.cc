@@ -29,7 +29,7 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-constexpr CodeMap kMaps[] = {CodeMap::kSigned, CodeMap::kUnsigned};
+constexpr CodeMap kMaps[] = {CodeMap::kSigned, CodeMap::kUnsigned, CodeMap::kGrowing};
 
 bool IsSame(float a, float b) {
   return (std::isnan(a) && std::isnan(b)) ||
@@ -88,7 +88,7 @@ TEST_P(Groups, OfGroupsAreTheReferences) {
         const size_t begin = i / 64 * 64;
         uint16_t scale = 0;
         std::memcpy(&scale, &groups.scales[i / 64 * 2], 2);
-        ASSERT_EQ(scale, ReferenceScale(&values[begin], std::min<size_t>(64, n - begin)));
+        ASSERT_EQ(scale, ReferenceScale(map, &values[begin], std::min<size_t>(64, n - begin)));
         ASSERT_EQ(groups.codes[i], ReferenceGroupCode(map, scale, values[i], words[i]))
             << values[i] << " over " << FloatOfScaleBits(scale);
         ASSERT_TRUE(IsSame(decoded[i], ReferenceGroupValue(map, scale, groups.codes[i])));
@@ -176,6 +176,28 @@ TEST(Group, OfSecondMomentsDecayAsTheyShould) {
   double ratio = 0;
   for (size_t i = 0; i < values.size(); ++i) ratio += double{values[i]} / first[i] / 640;
   EXPECT_NEAR(ratio, std::pow(0.999, kSteps), 0.1 * std::pow(0.999, kSteps));
+}
+
+// With the scale of other second moments, each step would round the elements once more, and those
+// that exceed what they were would stay so.
+TEST(Group, OfGrowingMomentsKeepWhatDoesNotGrow) {
+  std::vector<float> stays(640), values;
+  for (size_t i = 0; i < stays.size(); ++i)
+    stays[i] = std::exp2(-static_cast<float>(i % 64) / 8);  // over more than two decades
+  values = stays;
+  for (int step = 1; step <= 2000; ++step) {  // the largest of each group grows to 55 times itself
+    const float largest = std::exp(0.002F * static_cast<float>(step));
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] = std::max(values[i], i % 64 == 0 ? largest : stays[i]);
+    values = Decoded(CodeMap::kGrowing,
+                     Encoded(CodeMap::kGrowing, values, WordsOf(640, static_cast<uint64_t>(step))));
+  }
+  double ratio = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (i % 64 != 0) ratio += std::log(double{values[i]} / stays[i]) / 630;
+  }
+  EXPECT_GT(ratio, -0.05);
+  EXPECT_LT(ratio, 0.25);
 }
 
 TEST(Group, OfASecondMomentThatIsNotZeroNeverDecodeToZero) {

@@ -3,6 +3,7 @@
 #include "tests/optim/reference_parameter.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -91,19 +92,18 @@ void ReferenceParameter::Apply(const Update& update) {
   if (IsFactored(rule, weight_spec.shape)) return ApplyFactored(by, update);
   RuleFactors factors = MakeFactors(by, update);
   std::vector<std::vector<float>> moments = DecodeMoments();
-  moments.resize(2, std::vector<float>(size()));
   if (is_compact()) JoinMasters();
   if (NeedsNorms(by, weight_spec.shape.size())) {
     factors.step_size =
         ReferenceStepSize(by, update, Length(master), Length(Directions(factors, moments)), size());
   }
   for (size_t i = 0; i < size(); ++i) {
-    UpdateReference(factors, ValueAt(gradient, gradient_dtype, i), &master[i], &moments[0][i],
-                    &moments[1][i]);
+    float direction = 0;
+    UpdateReference(factors, ValueAt(gradient, gradient_dtype, i), &master[i],
+                    MomentsAt(&moments, i), &direction);
     PutValue(master[i], weight_spec.dtype, i, &weight);
   }
-  moments.resize(MomentNames(rule).size());
-  EncodeMoments(moments, update.step);
+  EncodeMoments(moments, update.step, MomentNames(by));
   if (is_compact()) SplitMasters(update.step);
   if (has_master()) std::memcpy(state[0].data(), master.data(), state[0].size());
 }
@@ -112,8 +112,8 @@ std::vector<float> ReferenceParameter::Directions(const RuleFactors& factors,
                                                   Moments moments) const {
   std::vector<float> directions(size()), weights = master;
   for (size_t i = 0; i < size(); ++i) {
-    UpdateReference(factors, ValueAt(gradient, gradient_dtype, i), &weights[i], &moments[0][i],
-                    &moments[1][i], &directions[i]);
+    UpdateReference(factors, ValueAt(gradient, gradient_dtype, i), &weights[i],
+                    MomentsAt(&moments, i), &directions[i]);
   }
   return directions;
 }
@@ -128,7 +128,7 @@ void ReferenceParameter::ApplyFactored(const Rule& by, const Update& update) {
   Moments means = DecodeMoments();
   UpdateFactoredReference(by, update, weight_spec.shape, gradients, &master, &means[0], &means[1]);
   for (size_t i = 0; i < size(); ++i) PutValue(master[i], weight_spec.dtype, i, &weight);
-  EncodeMoments(means, update.step);
+  EncodeMoments(means, update.step, MomentNames(rule, true));
   if (has_master()) std::memcpy(state[0].data(), master.data(), state[0].size());
 }
 
@@ -138,10 +138,20 @@ size_t ReferenceParameter::num_rows() const {
 
 std::vector<CodeMap> ReferenceParameter::Maps() const {
   std::vector<CodeMap> maps;
-  for (const std::string_view name : MomentNames(rule))
-    maps.push_back(name.find("sq") != std::string_view::npos ? CodeMap::kUnsigned
-                                                             : CodeMap::kSigned);
+  for (const std::string_view name : MomentNames(rule)) {
+    const bool is_square = name.find("sq") != std::string_view::npos || name == "grad_var";
+    maps.push_back(name.starts_with("max") ? CodeMap::kGrowing
+                   : is_square             ? CodeMap::kUnsigned
+                                           : CodeMap::kSigned);
+  }
   return maps;
+}
+
+std::array<float*, kMostMoments> ReferenceParameter::MomentsAt(Moments* moments, size_t i) const {
+  std::array<float*, kMostMoments> at = {};
+  const std::vector<std::string_view> names = MomentNames(rule);
+  for (size_t m = 0; m < names.size(); ++m) at[SlotOf(rule.kind, names[m])] = &(*moments)[m][i];
+  return at;
 }
 
 ReferenceRow ReferenceParameter::Row() const { return {.n = size() / num_rows(), .maps = Maps()}; }
@@ -198,7 +208,7 @@ ReferenceParameter::Moments ReferenceParameter::DecodeMoments() const {
     return moments;
   }
   const ReferenceRow row = Row();
-  for (size_t r = 0; r < num_rows(); ++r) {
+  for (size_t r = 0; !moments.empty() && r < num_rows(); ++r) {
     const Moments decoded = row.Decode(&state.back()[r * row.size_bytes()]);
     for (size_t m = 0; m < moments.size(); ++m)
       std::copy(decoded[m].begin(), decoded[m].end(), &moments[m][r * row.n]);
@@ -206,11 +216,21 @@ ReferenceParameter::Moments ReferenceParameter::DecodeMoments() const {
   return moments;
 }
 
-void ReferenceParameter::EncodeMoments(const Moments& moments, int64_t step) {
+void ReferenceParameter::EncodeMoments(const Moments& moments, int64_t step,
+                                       const std::vector<std::string_view>& used) {
+  const std::vector<std::string_view> names =
+      MomentNames(rule, IsFactored(rule, weight_spec.shape));
+  const auto is_used = [&](size_t m) { return std::ranges::find(used, names[m]) != used.end(); };
   if (is_compact()) {
     const CompactRow row = Compact();
-    const uint64_t key = RoundingKey(state_specs.back().name, step);
     for (size_t m = 0; m < moments.size(); ++m) {
+      if (!is_used(m)) continue;
+      // The second signed moment, and the second unsigned one, have words of their own.
+      const auto is_signed = [&](CodeMap map) { return map == CodeMap::kSigned; };
+      const auto same = std::count_if(row.maps.begin(), row.maps.begin() + m, [&](CodeMap map) {
+        return is_signed(map) == is_signed(row.maps[m]);
+      });
+      const uint64_t key = RoundingKey(state_specs.back().name + (same > 0 ? ":2" : ""), step);
       for (size_t r = 0; r < num_rows(); ++r) {
         row.EncodeMoment({&moments[m][r * row.n], &moments[m][r * row.n] + row.n}, key, r * row.n,
                          m, &state.back()[r * row.size_bytes()]);
@@ -220,17 +240,22 @@ void ReferenceParameter::EncodeMoments(const Moments& moments, int64_t step) {
   }
   if (format != StateFormat::k8Bit) {
     for (size_t m = 0; m < moments.size(); ++m) {
-      for (size_t i = 0; i < moments[m].size(); ++i)
+      for (size_t i = 0; is_used(m) && i < moments[m].size(); ++i)
         PutMoment(first_moment() + m, i, moments[m][i], step);
     }
     return;
   }
   const ReferenceRow row = Row();
-  for (size_t r = 0; r < num_rows(); ++r) {
+  for (size_t r = 0; !moments.empty() && r < num_rows(); ++r) {
     Moments of_row;
     for (const std::vector<float>& moment : moments)
       of_row.emplace_back(&moment[r * row.n], &moment[r * row.n] + row.n);
-    row.Encode(of_row, &state.back()[r * row.size_bytes()]);
+    std::byte* const bytes = &state.back()[r * row.size_bytes()];
+    const Bytes before(bytes, bytes + row.size_bytes());
+    row.Encode(of_row, bytes);
+    for (size_t m = 0; m < moments.size(); ++m) {
+      if (!is_used(m)) row.CopyMoment(m, before.data(), bytes);
+    }
   }
 }
 

@@ -6,9 +6,11 @@
 #ifndef SPILLWAY_TESTS_OPTIM_REFERENCE_PARAMETER_H_
 #define SPILLWAY_TESTS_OPTIM_REFERENCE_PARAMETER_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -72,7 +74,11 @@ struct ReferenceParameter {
   void SplitMasters(int64_t step);
 
   Moments DecodeMoments() const;
-  void EncodeMoments(const Moments& moments, int64_t step);
+  // Encodes the moments of these names. The others stay as they are.
+  void EncodeMoments(const Moments& moments, int64_t step,
+                     const std::vector<std::string_view>& used);
+  // Returns where an element's moments are, each at its SlotOf.
+  std::array<float*, kMostMoments> MomentsAt(Moments* moments, size_t i) const;
   void PutMoment(size_t tensor, size_t i, float value, int64_t step);
 };
 

@@ -35,7 +35,7 @@ class Lion(torch.optim.Optimizer):
                 average.mul_(beta2).add_(parameter.grad, alpha=1 - beta2)
 
 
-# Name, the rule in C++, the optimizer, and the moments in the order of the kernels.
+# Name, the rule in C++, the optimizer, and the moments in the order of the state.
 CASES = [
     ("kAdamW", "{.kind = RuleKind::kAdamW, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8}",
      lambda p: torch.optim.AdamW(p, betas=(0.9, 0.95), eps=1e-8, weight_decay=WEIGHT_DECAY),
@@ -52,6 +52,25 @@ CASES = [
     ("kRmsPropMomentum", "{.kind = RuleKind::kRmsProp, .epsilon = 1e-8, .alpha = 0.99, .momentum = 0.9}",
      lambda p: torch.optim.RMSprop(p, alpha=0.99, eps=1e-8, momentum=0.9, weight_decay=WEIGHT_DECAY),
      ["square_avg", "momentum_buffer"]),
+    ("kAdamWAmsgrad", "{.kind = RuleKind::kAdamW, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .amsgrad = true}",
+     lambda p: torch.optim.AdamW(p, betas=(0.9, 0.95), eps=1e-8, weight_decay=WEIGHT_DECAY, amsgrad=True),
+     ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"]),
+    ("kAdamAmsgradMaximize",
+     "{.kind = RuleKind::kAdam, .beta1 = 0.9, .beta2 = 0.9, .epsilon = 1e-8, .amsgrad = true, .maximize = true}",
+     lambda p: torch.optim.Adam(p, betas=(0.9, 0.9), eps=1e-8, weight_decay=WEIGHT_DECAY, amsgrad=True, maximize=True),
+     ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"]),
+    ("kSgdNesterov", "{.kind = RuleKind::kSgd, .momentum = 0.9, .nesterov = true}",
+     lambda p: torch.optim.SGD(p, lr=1, momentum=0.9, nesterov=True, weight_decay=WEIGHT_DECAY), ["momentum_buffer"]),
+    ("kSgdDampening", "{.kind = RuleKind::kSgd, .momentum = 0.9, .dampening = 0.25}",
+     lambda p: torch.optim.SGD(p, lr=1, momentum=0.9, dampening=0.25, weight_decay=WEIGHT_DECAY),
+     ["momentum_buffer"]),
+    ("kRmsPropCentered", "{.kind = RuleKind::kRmsProp, .epsilon = 1e-8, .alpha = 0.9, .centered = true}",
+     lambda p: torch.optim.RMSprop(p, alpha=0.9, eps=1e-8, centered=True, weight_decay=WEIGHT_DECAY),
+     ["grad_var", "grad_avg"]),
+    ("kRmsPropCenteredMomentum",
+     "{.kind = RuleKind::kRmsProp, .epsilon = 1e-8, .alpha = 0.9, .momentum = 0.9, .centered = true}",
+     lambda p: torch.optim.RMSprop(p, alpha=0.9, eps=1e-8, centered=True, momentum=0.9, weight_decay=WEIGHT_DECAY),
+     ["grad_var", "momentum_buffer", "grad_avg"]),
     ("kLion", "{.kind = RuleKind::kLion, .beta1 = 0.9, .beta2 = 0.99}",
      lambda p: Lion(p, betas=(0.9, 0.99), weight_decay=WEIGHT_DECAY), ["exp_avg"]),
 ]
@@ -87,6 +106,13 @@ def start():
     return initial, gradients
 
 
+def moment(state, name):
+    """Returns a moment. The variance is a difference of PyTorch's."""
+    if name == "grad_var":
+        return (state["square_avg"].double() - state["grad_avg"].double() ** 2).float()
+    return state[name].clone()
+
+
 def run(initial, gradients, make, names):
     """Returns the parameter and each moment after each step."""
     parameter = torch.nn.Parameter(initial.clone())
@@ -98,7 +124,7 @@ def run(initial, gradients, make, names):
         optimizer.step()
         parameters.append(parameter.detach().clone())
         for rows, name in zip(moments, names):
-            rows.append(optimizer.state[parameter][name].clone())
+            rows.append(moment(optimizer.state[parameter], name))
     return parameters, moments
 
 
@@ -130,7 +156,7 @@ def main():
     print("  Rule rule;")
     print("  int num_moments;")
     print("  Row parameters[kSteps];")
-    print("  Row moments[2][kSteps];")
+    print("  Row moments[3][kSteps];")
     print("};")
     for name, rule, make, names in CASES:
         parameters, moments = run(initial, gradients, make, names)

@@ -16,6 +16,7 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -28,7 +29,7 @@ namespace spillway::optim {
 namespace {
 
 struct Buffers {
-  std::vector<float> gradient, master, moment1, moment2;
+  std::vector<float> gradient, master, moment1, moment2, moment3;
   friend bool operator==(const Buffers&, const Buffers&) = default;
 };
 
@@ -42,24 +43,37 @@ Buffers RandomBuffers(size_t n, uint32_t seed) {
     b.master.push_back(normal(random));
     b.moment1.push_back(i % 13 == 5 ? 0.0F : std::fabs(normal(random)) * scale);
     b.moment2.push_back(std::fabs(normal(random)) * scale * scale);
+    b.moment3.push_back(std::fabs(normal(random)) * scale * scale);
   }
   return b;
 }
 
-// Returns a run with as many moments as the rule has. The others are null.
+std::vector<float>& MomentOf(Buffers& b, size_t slot) {
+  return slot == 0 ? b.moment1 : slot == 1 ? b.moment2 : b.moment3;
+}
+
+// Returns a run with the moments that the rule has. The others are null.
 RuleRun RunOf(const Rule& rule, Buffers& b, size_t begin, size_t end) {
   RuleRun run = {.num_elements = static_cast<int64_t>(end - begin),
                  .gradient = b.gradient.data() + begin,
                  .master = b.master.data() + begin};
-  const size_t moments = MomentNames(rule).size();
-  if (moments > 0) run.moments[0] = b.moment1.data() + begin;
-  if (moments > 1) run.moments[1] = b.moment2.data() + begin;
+  for (const std::string_view name : MomentNames(rule)) {
+    const size_t slot = SlotOf(rule.kind, name);
+    run.moments[slot] = MomentOf(b, slot).data() + begin;
+  }
   return run;
 }
 
+// Updates an element, and returns what the rule takes a norm of.
+float ReferenceAt(const RuleFactors& f, Buffers& b, size_t i) {
+  float direction = -1;
+  UpdateReference(f, b.gradient[i], &b.master[i], {&b.moment1[i], &b.moment2[i], &b.moment3[i]},
+                  &direction);
+  return direction;
+}
+
 void Reference(const RuleFactors& f, Buffers& b, size_t begin, size_t end) {
-  for (size_t i = begin; i < end; ++i)
-    UpdateReference(f, b.gradient[i], &b.master[i], &b.moment1[i], &b.moment2[i]);
+  for (size_t i = begin; i < end; ++i) ReferenceAt(f, b, i);
 }
 
 // Whether the values have equal bits, or both are NaN.
@@ -141,9 +155,7 @@ TEST_P(RuleKernel, GivesTheReferencesDirectionAndChangesNothing) {
     std::vector<float> direction(n, -1.0F), expected(n, -1.0F);
     DirectionOfElements(f, RunOf(rule_, b, 0, n), direction.data());
     EXPECT_EQ(b, before) << n;
-    for (size_t i = 0; i < n; ++i) {
-      UpdateReference(f, b.gradient[i], &b.master[i], &b.moment1[i], &b.moment2[i], &expected[i]);
-    }
+    for (size_t i = 0; i < n; ++i) expected[i] = ReferenceAt(f, b, i);
     EXPECT_EQ(direction, expected) << n;
   }
 }
@@ -159,13 +171,14 @@ TEST_P(RuleKernel, KeepsNaN) {
 
 // Where two different NaNs meet, the instruction set may decide which of them the result is.
 TEST_P(RuleKernel, GivesNaNWhereTheReferenceDoes) {
-  constexpr size_t kElements = 70;  // each of the 16 combinations, in whole vectors and after them
+  constexpr size_t kElements = 70;  // each of the 32 combinations, in whole vectors and after them
   Buffers b = RandomBuffers(kElements, 9);
   for (size_t i = 0; i < kElements; ++i) {
     if ((i & 1) != 0) b.gradient[i] = std::bit_cast<float>(0x7fc00001U);
     if ((i & 2) != 0) b.master[i] = std::bit_cast<float>(0xffc00002U);
     if ((i & 4) != 0) b.moment1[i] = std::bit_cast<float>(0xffc00003U);
     if ((i & 8) != 0) b.moment2[i] = std::bit_cast<float>(0x7fc00004U);
+    if ((i & 16) != 0) b.moment3[i] = std::bit_cast<float>(0x7fc00005U);
   }
   for (size_t n = 0; n <= kElements; ++n) {
     Buffers got = b, expected = b;
@@ -174,6 +187,7 @@ TEST_P(RuleKernel, GivesNaNWhereTheReferenceDoes) {
     EXPECT_TRUE(AreSame(got.master, expected.master)) << n;
     EXPECT_TRUE(AreSame(got.moment1, expected.moment1)) << n;
     EXPECT_TRUE(AreSame(got.moment2, expected.moment2)) << n;
+    EXPECT_TRUE(AreSame(got.moment3, expected.moment3)) << n;
   }
 }
 
@@ -183,11 +197,38 @@ TEST_P(RuleKernel, PassesNaNOnToTheWeight) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   Buffers b = RandomBuffers(20, 9);
   b.gradient[3] = nan;
-  b.moment1[19] = nan;
+  const std::vector<std::string_view> names = MomentNames(rule_);
+  for (size_t m = 0; m < names.size(); ++m) MomentOf(b, SlotOf(rule_.kind, names[m]))[17 + m] = nan;
   UpdateElements(SomeFactors(rule_), RunOf(rule_, b, 0, 20));
   EXPECT_TRUE(std::isnan(b.master[3]));
-  EXPECT_EQ(std::isnan(b.master[19]), !MomentNames(rule_).empty());
+  for (size_t i = 17; i < 20; ++i)
+    EXPECT_EQ(std::isnan(b.master[i]), i < 17 + names.size()) << i - 17;
   EXPECT_FALSE(std::isnan(b.master[4]));
+}
+
+// Nothing is flushed to zero. The squares of these gradients vanish.
+TEST_P(RuleKernel, GivesTheReferencesBitsForSubnormalNumbers) {
+  constexpr size_t kElements = 70;
+  Buffers b = RandomBuffers(kElements, 9);
+  for (std::vector<float>* values : {&b.gradient, &b.master, &b.moment1, &b.moment2, &b.moment3}) {
+    for (float& value : *values) value *= 0x1p-136F;
+  }
+  Buffers expected = b;
+  Reference(SomeFactors(rule_), expected, 0, kElements);
+  UpdateElements(SomeFactors(rule_), RunOf(rule_, b, 0, kElements));
+  EXPECT_EQ(b, expected);
+}
+
+TEST_P(RuleKernel, MaximizeGivesTheBitsOfTheNegatedGradient) {
+  constexpr size_t kElements = 70;
+  Rule maximizing = rule_;
+  maximizing.maximize = true;
+  Buffers b = RandomBuffers(kElements, 9), negated = b;
+  for (float& gradient : negated.gradient) gradient = -gradient;
+  UpdateElements(SomeFactors(maximizing), RunOf(rule_, b, 0, kElements));
+  UpdateElements(SomeFactors(rule_), RunOf(rule_, negated, 0, kElements));
+  negated.gradient = b.gradient;
+  EXPECT_EQ(b, negated);
 }
 
 std::string InstructionSetName(const testing::TestParamInfo<std::tuple<int64_t, Rule>>& test) {
@@ -246,9 +287,9 @@ TEST_P(Golden, FollowsPyTorchStepForStep) {
   ASSERT_EQ(MomentNames(expected.rule).size(), expected.num_moments);
   Buffers b = RandomBuffers(kElements, 12);
   b.master.assign(std::begin(golden::kInitial), std::end(golden::kInitial));
-  b.moment1.assign(kElements, 0.0F);
-  b.moment2.assign(kElements, 0.0F);
-  std::vector<float> largest(kElements, 0.0F);  // of the gradient and the weight decay so far
+  for (size_t slot = 0; slot < kMostMoments; ++slot) MomentOf(b, slot).assign(kElements, 0.0F);
+  std::vector<float> farthest(kElements, 0.0F);  // where a parameter was: later steps may go back
+  std::vector<float> largest(kElements, 0.0F);   // of the gradient and the weight decay so far
   for (int t = 0; t < golden::kSteps; ++t) {
     b.gradient.assign(std::begin(golden::kGradients[t]), std::end(golden::kGradients[t]));
     const Update update = {.step = t + 1,
@@ -260,12 +301,13 @@ TEST_P(Golden, FollowsPyTorchStepForStep) {
       largest[i] = std::max({largest[i], std::fabs(b.gradient[i]), 0.1F * std::fabs(before[i])});
       const std::string where = "step " + std::to_string(t + 1) + " element " + std::to_string(i);
       const float p = expected.parameters[t][i];
-      EXPECT_NEAR(b.master[i], p, 5e-7 * std::max(std::fabs(p), std::fabs(before[i]))) << where;
+      farthest[i] = std::max(farthest[i], std::fabs(before[i]));
+      EXPECT_NEAR(b.master[i], p, 5e-7 * std::max(std::fabs(p), farthest[i])) << where;
       for (int moment = 0; moment < expected.num_moments; ++moment) {
         const float m = expected.moments[moment][t][i];
-        const float got = moment == 0 ? b.moment1[i] : b.moment2[i];
-        const bool is_square = MomentNames(expected.rule)[static_cast<size_t>(moment)].find("sq") !=
-                               std::string_view::npos;
+        const std::string_view name = MomentNames(expected.rule)[static_cast<size_t>(moment)];
+        const float got = MomentOf(b, SlotOf(expected.rule.kind, name))[i];
+        const bool is_square = MapOf(name) != CodeMap::kSigned;
         const float slack = is_square ? largest[i] * largest[i] : std::max(largest[i], 1.0F);
         EXPECT_NEAR(got, m, 5e-7 * std::max(std::fabs(m), slack)) << where;
       }

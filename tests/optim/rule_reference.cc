@@ -3,6 +3,7 @@
 #include "tests/optim/rule_reference.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -66,8 +67,9 @@ uint16_t RandomlyRounded(float value, uint64_t key, uint64_t element) {
   return static_cast<uint16_t>((rounded | (bits & 0x80000000)) >> 16);
 }
 
-void UpdateReference(const RuleFactors& f, float gradient, float* master, float* moment1,
-                     float* moment2, float* stepped_along) {
+void UpdateReference(const RuleFactors& f, float gradient, float* master,
+                     const std::array<float*, kMostMoments>& moments, float* stepped_along) {
+  const auto& [moment1, moment2, moment3] = moments;
   const float p = *master;
   const float scaled = f.gradient_scale * gradient;
   const float coupled = scaled + f.coupled_decay * p;
@@ -79,18 +81,28 @@ void UpdateReference(const RuleFactors& f, float gradient, float* master, float*
       *moment1 = f.beta1 * *moment1 + f.one_minus_beta1 * g;
       const float squared = g * g;
       *moment2 = f.beta2 * *moment2 + f.one_minus_beta2 * squared;
-      const float denominator = std::sqrt(*moment2) / f.bias2_root + f.epsilon;
+      if (f.amsgrad) *moment3 = *moment2 > *moment3 || std::isnan(*moment2) ? *moment2 : *moment3;
+      const float divisor = f.amsgrad ? *moment3 : *moment2;
+      const float denominator = std::sqrt(divisor) / f.bias2_root + f.epsilon;
       *master = before - f.step_size * (*moment1 / denominator);
       return;
     }
     case RuleKind::kSgd: {
-      if (f.has_momentum) *moment1 = f.beta1 * *moment1 + coupled;
-      *master = p - f.step_size * (f.has_momentum ? *moment1 : coupled);
+      float step = coupled;
+      if (f.has_momentum) {
+        const float scaled_gradient = f.one_minus_beta1 * coupled;
+        *moment1 = f.beta1 * *moment1 + scaled_gradient;
+        const float ahead = f.beta1 * *moment1;
+        step = f.nesterov ? coupled + ahead : *moment1;
+      }
+      *master = p - f.step_size * step;
       return;
     }
     case RuleKind::kRmsProp: {
-      const float squared = coupled * coupled;
-      *moment1 = f.beta2 * *moment1 + f.one_minus_beta2 * squared;
+      const float deviation = f.centered ? coupled - *moment3 : coupled;
+      const float squared = deviation * deviation;
+      *moment1 = f.beta2 * *moment1 + (f.centered ? f.variance_share : f.one_minus_beta2) * squared;
+      if (f.centered) *moment3 = f.beta2 * *moment3 + f.one_minus_beta2 * coupled;
       const float direction = coupled / (std::sqrt(*moment1) + f.epsilon);
       if (f.has_momentum) *moment2 = f.beta1 * *moment2 + direction;
       *master = p - f.step_size * (f.has_momentum ? *moment2 : direction);
@@ -129,27 +141,50 @@ void UpdateReference(const RuleFactors& f, float gradient, float* master, float*
   }
 }
 
-void UpdateReference(const RuleFactors& f, float gradient, float* master, float* moment1,
-                     float* moment2) {
-  float direction = 0;
-  UpdateReference(f, gradient, master, moment1, moment2, &direction);
-}
-
 std::vector<Rule> AllRules() {
   std::vector<Rule> rules;
   for (int kind = 0; kind < kNumRuleKinds; ++kind) {
-    rules.push_back(UsualRule(static_cast<RuleKind>(kind)));
-    const RuleKind last = rules.back().kind;
-    if (last != RuleKind::kSgd && last != RuleKind::kRmsProp && last != RuleKind::kLars) continue;
+    const Rule usual = UsualRule(static_cast<RuleKind>(kind));
+    const size_t first = rules.size();
+    rules.push_back(usual);
     rules.back().momentum = 0;
-    rules.push_back(rules.back());
-    rules.back().momentum = 0.9;
+    // Adds each rule of this kind so far once more, with a variant.
+    const auto vary = [&](const auto& change) {
+      for (size_t i = first, end = rules.size(); i < end; ++i) {
+        rules.push_back(rules[i]);
+        change(&rules.back());
+      }
+    };
+    switch (usual.kind) {
+      case RuleKind::kAdamW:
+      case RuleKind::kAdam: vary([](Rule* rule) { rule->amsgrad = true; }); break;
+      case RuleKind::kSgd:
+        vary([](Rule* rule) { rule->momentum = 0.9; });
+        rules.push_back(rules.back());
+        rules.back().nesterov = true;
+        rules.push_back(rules.back());
+        rules.back().nesterov = false;
+        rules.back().dampening = 0.5;
+        break;
+      case RuleKind::kRmsProp:
+        vary([](Rule* rule) { rule->momentum = 0.9; });
+        vary([](Rule* rule) { rule->centered = true; });
+        break;
+      case RuleKind::kLars: vary([](Rule* rule) { rule->momentum = 0.9; }); break;
+      default: break;
+    }
   }
   return rules;
 }
 
 std::string RuleName(const Rule& rule) {
-  return std::string(Name(rule.kind)) + (rule.momentum != 0 ? "_momentum" : "");
+  std::string name(Name(rule.kind));
+  if (rule.momentum != 0) name += "_momentum";
+  if (rule.nesterov) name += "_nesterov";
+  if (rule.dampening != 0) name += "_dampening";
+  if (rule.centered) name += "_centered";
+  if (rule.amsgrad) name += "_amsgrad";
+  return name;
 }
 
 }  // namespace spillway::optim

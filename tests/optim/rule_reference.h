@@ -6,6 +6,7 @@
 #ifndef SPILLWAY_TESTS_OPTIM_RULE_REFERENCE_H_
 #define SPILLWAY_TESTS_OPTIM_RULE_REFERENCE_H_
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -31,18 +32,15 @@ uint32_t ReferenceWord(uint64_t key, uint64_t element);
 // Rounds to bf16 at random. The key is that of the tensor and the step.
 uint16_t RandomlyRounded(float value, uint64_t key, uint64_t element);
 
-// Updates one element: its master weight, and its moments in the kernels' order. A rule that takes
+// Updates one element: its master weight, and its moments, each at its SlotOf. A rule that takes
 // norms takes them of the master weight and of `stepped_along`, which this sets.
-void UpdateReference(const RuleFactors& f, float gradient, float* master, float* moment1,
-                     float* moment2, float* stepped_along);
+void UpdateReference(const RuleFactors& f, float gradient, float* master,
+                     const std::array<float*, kMostMoments>& moments, float* stepped_along);
 
-void UpdateReference(const RuleFactors& f, float gradient, float* master, float* moment1,
-                     float* moment2);
-
-// Returns every rule, with and without momentum if it may have one.
+// Returns every rule, with and without each variant that it has.
 std::vector<Rule> AllRules();
 
-// For the names of tests, such as "rmsprop_momentum".
+// For the names of tests, such as "rmsprop_momentum_centered".
 std::string RuleName(const Rule& rule);
 
 }  // namespace spillway::optim

@@ -21,6 +21,7 @@
 #include "spillway/optimizer.h"
 #include "src/optim/element_codecs.h"
 #include "src/optim/resting_state.h"
+#include "src/optim/state_specs.h"
 #include "tests/heap_engine.h"
 #include "tests/seed.h"
 
@@ -214,6 +215,45 @@ TEST(StateConversion, ARuleWithOneMomentOrNoneConvertsToo) {
     EXPECT_GT(change.master.magnitude, 0);
     EXPECT_EQ(change.moments[0].magnitude > 0, momentum > 0);
     EXPECT_EQ(change.moments[1].magnitude, 0);
+  }
+}
+
+TEST(StateConversion, RulesWithThreeMomentsConvertToo) {
+  const Rule amsgrad = {.kind = RuleKind::kAdam, .amsgrad = true};
+  const Rule centered = {.kind = RuleKind::kRmsProp, .momentum = 0.9, .centered = true};
+  for (const Rule& rule : {amsgrad, centered}) {
+    for (const StateFormat format : kFormats) {
+      Parameter parameter(kShapes[0], rule);
+      const StateTensors from = parameter.MakeRandom(test::Seed()), to = parameter.Make(format);
+      const StateTensors back = parameter.Make(StateFormat::kF32);
+      // Averages of squares are not negative.
+      for (size_t m = 0; m < 3; ++m) {
+        if (MapOf(MomentNames(rule)[m]) == CodeMap::kSigned) continue;
+        for (float& value : parameter.engine().Values<float>(from.tensors[1 + m]))
+          value = std::fabs(value);
+      }
+      StateChange change, none;
+      const absl::Status status = parameter.Convert(from, to, &change);
+      ASSERT_TRUE(status.ok()) << status;
+      for (const ValueChange& moment : change.moments) {
+        EXPECT_GT(moment.magnitude, 0);
+        EXPECT_LE(moment.difference, MeanChange(format) * moment.magnitude);
+      }
+      const DecodedTile stored = parameter.Read(to);
+      ASSERT_TRUE(parameter.Convert(to, back, &none).ok());
+      EXPECT_EQ(parameter.Read(back).moments, stored.moments);
+    }
+  }
+}
+
+TEST(StateConversion, ARuleWithoutMomentsKeepsItsMasterWeightInEachFormat) {
+  Parameter parameter(kShapes[0], {.kind = RuleKind::kSgd});
+  const StateTensors from = parameter.MakeRandom(test::Seed());
+  const DecodedTile before = parameter.Read(from);
+  for (const StateFormat format : {StateFormat::kBf16, StateFormat::k8Bit}) {
+    StateTensors to = from;
+    to.format = format;
+    EXPECT_EQ(parameter.Read(to).master, before.master);
   }
 }
 

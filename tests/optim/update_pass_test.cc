@@ -22,6 +22,7 @@
 #include "tests/exhaustive.h"
 #include "tests/heap_engine.h"
 #include "tests/optim/reference_parameter.h"
+#include "tests/optim/rule_reference.h"
 
 namespace spillway::optim {
 namespace {
@@ -181,6 +182,70 @@ TEST_P(EachPair, AnUpdateMayHaveItsOwnConstants) {
   ExpectParameter(engine, tensors, p);
 }
 
+// A momentum of 0 and an update without amsgrad are of another rule, which leaves m and w alone.
+TEST_P(EachPair, AMomentThatAnUpdateDoesNotUseStaysAsItIs) {
+  Rule other = GetParam().rule;
+  other.momentum = 0;
+  other.amsgrad = false;
+  if (other == GetParam().rule) return;
+  HeapEngine engine;
+  ThreadPool pool(3);
+  ReferenceParameter p = Make(Spec("w", DType::kF16, {41, 333}, 6), DType::kF16, 5);
+  const ParameterTensors tensors = RegisterParameter(engine, p);
+  const auto optimizer = Create(engine, pool, GetParam().rule, GetParam().format);
+  const size_t number = Add(*optimizer, tensors);
+  for (int64_t step = 1; step <= 5; ++step) {
+    p.NewGradient(static_cast<uint32_t>(step));
+    CopyTiles(engine, tensors.gradient->tensor, Access::kDiscard, p.gradient.data());
+    Update update = UpdateOf(number, step);
+    if (step % 2 == 0) update.rule = other;
+    const std::vector<Bytes> before = p.state;
+    ASSERT_TRUE(optimizer->Step({&update, 1}).ok());
+    p.Apply(update);
+    ExpectParameter(engine, tensors, p);
+    // The last one of the state is m or w, or a, which a centered rule uses.
+    if (step % 2 == 0 && GetParam().format == StateFormat::kF32) {
+      EXPECT_EQ(p.state.back() == before.back(), !other.centered) << "step " << step;
+    }
+  }
+}
+
+// Each parameter has the state of its own rule, as those of groups whose constants differ. One of
+// them has no moments, in any format.
+TEST_P(EachPair, ParametersOfOneOptimizerMayHaveOtherRules) {
+  const auto is_of_kind = [](const Rule& rule) { return rule.kind == GetParam().rule.kind; };
+  std::vector<Rule> rules = AllRules();
+  std::erase_if(rules, [&](const Rule& rule) { return !is_of_kind(rule); });
+  HeapEngine engine;
+  ThreadPool pool(2);
+  const auto optimizer = Create(engine, pool, GetParam().rule, GetParam().format);
+  std::vector<ReferenceParameter> parameters;
+  std::vector<ParameterTensors> tensors;
+  for (const Rule& rule : rules) {
+    for (const auto& [shape, tile_rows] : {std::pair(std::vector<int64_t>{13, 300}, int64_t{3}),
+                                           std::pair(std::vector<int64_t>{700}, int64_t{256})}) {
+      const std::string name = "p" + std::to_string(parameters.size());
+      parameters.emplace_back(Spec(name, DType::kBF16, shape, tile_rows), DType::kBF16, rule,
+                              GetParam().format, 3);
+      tensors.push_back(RegisterParameter(engine, parameters.back()));
+      tensors.back().rule = rule;
+      Add(*optimizer, tensors.back());
+    }
+  }
+  for (int64_t step = 1; step <= 2; ++step) {
+    std::vector<Update> updates;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      parameters[i].NewGradient(static_cast<uint32_t>(step));
+      CopyTiles(engine, tensors[i].gradient->tensor, Access::kDiscard,
+                parameters[i].gradient.data());
+      updates.push_back({.parameter = i, .step = step, .learning_rate = 0.1, .weight_decay = 0.1});
+      parameters[i].Apply(updates.back());
+    }
+    ASSERT_TRUE(optimizer->Step(updates).ok());
+  }
+  for (size_t i = 0; i < parameters.size(); ++i) ExpectParameter(engine, tensors[i], parameters[i]);
+}
+
 INSTANTIATE_TEST_SUITE_P(RulesAndFormats, EachPair, testing::ValuesIn(SampleOf(AllPairs())),
                          PairName);
 
@@ -307,6 +372,26 @@ TEST(Optimizer, AStepThatFailsMovesTheMemoryOfEveryParameterInTheList) {
   ASSERT_TRUE(optimizer->Step({&unchanged, 1}).ok());
   EXPECT_EQ(old_weight, std::vector<float>(8, 1));
   for (const float value : weight) EXPECT_LT(value, 1) << "the new gradient is above zero";
+}
+
+TEST(Optimizer, AParameterThatWasRemovedMayBeAddedAgain) {
+  HeapEngine engine;
+  ThreadPool pool(1);
+  const ParameterTensors tensors = RegisterAdamW(engine, "w", {4, 8}, 2, DType::kF16);
+  const auto optimizer = Create(engine, pool);
+  const size_t first = Add(*optimizer, tensors);
+  EXPECT_TRUE(optimizer->Remove(first).ok());
+  const Update update = {.parameter = first, .learning_rate = 0.1};
+  for (const absl::Status& status :
+       {optimizer->Step({&update, 1}), optimizer->Uses({&first, 1}).status(),
+        optimizer->Remove(first)}) {
+    EXPECT_EQ(status, absl::NotFoundError("optimizer: parameter 0 was removed"));
+  }
+  EXPECT_TRUE(absl::IsNotFound(optimizer->Remove(1)));
+  const size_t second = Add(*optimizer, tensors);
+  EXPECT_EQ(second, 1U);
+  const Update again = {.parameter = second, .learning_rate = 0.1};
+  EXPECT_TRUE(optimizer->Step({&again, 1}).ok());
 }
 
 TEST(Optimizer, WithoutParametersDoesNothing) {
@@ -439,6 +524,10 @@ TEST_F(Refusals, OfConstantsOutOfRange) {
     refuse("epsilon2", &Rule::epsilon2, value, {kAdafactor});
     refuse("clipping_threshold", &Rule::clipping_threshold, value, {kAdafactor});
   }
+  for (const double dampening : {nan, HUGE_VAL, 1e39})
+    refuse("dampening", &Rule::dampening, dampening, {kSgd});
+  ExpectRefused(CheckRule({.kind = kSgd, .momentum = 0.9, .dampening = 0.5, .nesterov = true}),
+                "dampening is 0.5; it must be 0 with nesterov");
   refuse("clipping_threshold is 0", &Rule::clipping_threshold, 0, {kAdafactor});
   refuse("square", &Rule::epsilon, 1e-30, {kAdafactor});
   ExpectRefused(Status(full_, {.beta1 = nan}), "beta1");
@@ -482,6 +571,16 @@ TEST_F(Refusals, OfDTypes) {
   tensors = half_;
   tensors.gradient = Register("g32", DType::kF32, shape);
   EXPECT_TRUE(Status(tensors).ok());
+}
+
+TEST_F(Refusals, OfAParametersRule) {
+  ParameterTensors tensors = full_;
+  tensors.rule = Rule{.kind = RuleKind::kAdam};
+  ExpectRefused(Status(tensors), "the rule of a parameter is adam, and the optimizer's is adamw");
+  tensors.rule = Rule{.beta1 = 2};
+  ExpectRefused(Status(tensors), "beta1");
+  tensors.rule = Rule{.amsgrad = true};
+  ExpectRefused(Status(tensors), "weight 'full' has 2 state tensors; it needs 3");
 }
 
 TEST_F(Refusals, OfShapesAndMissingState) {
@@ -562,6 +661,8 @@ TEST_F(Refusals, OfUpdatesThatCannotBeApplied) {
   refuse({.learning_rate = 0.1, .gradient_scale = HUGE_VAL}, "gradient_scale");
   refuse({.rule = Rule{.kind = RuleKind::kLion}}, "lion, has other state");
   refuse({.rule = Rule{.beta1 = 7}}, "beta1");
+  refuse({.rule = Rule{.amsgrad = true}},
+         "the rule of an update of parameter 0 needs max_exp_avg_sq, which the parameter's state");
   const Update unknown = {.parameter = 1};
   EXPECT_TRUE(absl::IsNotFound(optimizer->Step({&unknown, 1})));
   const size_t number = 5;

@@ -63,8 +63,11 @@ std::set<std::string> StateNames(const trainer::ParameterShape& parameter) {
   std::set<std::string> names;
   for (int kind = 0; kind < kNumRuleKinds; ++kind) {
     for (int format = 0; format < kNumStateFormats; ++format) {
-      for (const double momentum : {0.0, 0.5}) {
-        const Rule rule = {.kind = static_cast<RuleKind>(kind), .momentum = momentum};
+      for (const bool has_all : {false, true}) {
+        const Rule rule = {.kind = static_cast<RuleKind>(kind),
+                           .momentum = has_all ? 0.5 : 0.0,
+                           .centered = has_all,
+                           .amsgrad = has_all};
         const auto specs = StateSpecs(rule, static_cast<StateFormat>(format), weight);
         if (!specs.ok()) continue;
         for (const TensorSpec& spec : *specs) names.insert(spec.name);
