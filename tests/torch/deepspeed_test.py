@@ -126,6 +126,17 @@ class DeepSpeedTest(TorchTest):
                              [f"optimizer.params.{word}" for word in missing])
             rule(make_params(), **settings.optimizer_arguments)
 
+    def test_variants_of_rules_are_taken(self):
+        for kind, params in (("Adam", {"amsgrad": True, "fused": True}), ("AdamW", {"amsgrad": True, "maximize": True}),
+                             ("SGD", {"momentum": 0.9, "nesterov": True}), ("SGD", {"momentum": 0.9, "dampening": 0.5})):
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                settings = st.from_deepspeed({"optimizer": {"type": kind, "params": params}})
+            group = settings.optimizer(make_params(), **settings.optimizer_arguments).param_groups[0]
+            self.assertEqual({word: group[word] for word in params}, params)
+        with self.assertRaisesRegex(spillway.InvalidArgument, "optimizer.params.amsgrad is 1: it must be true or false"):
+            st.from_deepspeed({"optimizer": {"type": "Adam", "params": {"amsgrad": 1}}})
+
     def test_defaults_are_those_of_deepspeed(self):
         for kind, lr, betas, eps in (("AdamW", 1e-3, (0.9, 0.999), 1e-8), ("Adam", 1e-3, (0.9, 0.999), 1e-8),
                                      ("Lion", 1e-3, (0.9, 0.999), None), ("Lamb", 1e-3, (0.9, 0.999), 1e-8)):

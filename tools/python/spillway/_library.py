@@ -50,7 +50,7 @@ class Use(ctypes.Structure):
 class Rule(ctypes.Structure):
     _fields_ = [("size", size_t), ("kind", i32)] + [(name, double) for name in (
         "beta1", "beta2", "epsilon", "alpha", "momentum", "trust_coefficient", "beta2_decay", "epsilon2",
-        "clipping_threshold")]
+        "clipping_threshold", "dampening")] + [(name, i32) for name in ("nesterov", "centered", "amsgrad", "maximize")]
 
 
 class Values(ctypes.Structure):
@@ -60,7 +60,7 @@ class Values(ctypes.Structure):
 class Parameter(ctypes.Structure):
     _fields_ = [("size", size_t), ("name", text), ("weight", Values), ("has_gradient", i32), ("gradient", Values),
                 ("shape", ctypes.POINTER(i64)), ("rank", size_t), ("tile_rows", i64), ("state", ctypes.POINTER(u32)),
-                ("num_state", size_t), ("is_fresh", i32)]
+                ("num_state", size_t), ("is_fresh", i32), ("rule", ctypes.POINTER(Rule))]
 
 
 class Update(ctypes.Structure):
@@ -116,6 +116,7 @@ _FALLIBLE = {
     "spw_stream_synchronize": [pointer],
     "spw_optimizer_create": [pointer, _OUT(Rule), i32, i32, _HANDLE],
     "spw_optimizer_add": [pointer, _OUT(Parameter), _OUT(size_t)],
+    "spw_optimizer_remove": [pointer, size_t],
     "spw_optimizer_state_json": [pointer, size_t, _TEXT_OUT],
     "spw_optimizer_step": [pointer, _OUT(Update), size_t],
     "spw_optimizer_masters": [pointer, size_t, pointer, u64],

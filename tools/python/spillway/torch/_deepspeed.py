@@ -15,9 +15,13 @@ from spillway.torch import _rules
 from spillway.torch._run import Run, open_run
 
 _RULES = {"adamw": _rules.AdamW, "adam": _rules.Adam, "lion": _rules.Lion, "sgd": _rules.SGD, "lamb": _rules.LAMB}
-_ADAM = ("lr", "betas", "eps", "weight_decay")
+_LAMB = ("lr", "betas", "eps", "weight_decay")
+_ADAM = (*_LAMB, "amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused")
 _PARAMETERS = {"adamw": _ADAM, "adam": _ADAM, "lion": ("lr", "betas", "weight_decay"),
-               "sgd": ("lr", "momentum", "weight_decay"), "lamb": _ADAM}
+               "sgd": ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize", "foreach", "differentiable",
+                       "fused"), "lamb": _LAMB}
+# Parameters that are true or false.
+_FLAGS = {"amsgrad", "nesterov", "maximize", "foreach", "capturable", "differentiable", "fused"}
 # DeepSpeed's defaults, where those of the classes differ.
 _DEFAULTS = {kind: {"weight_decay": 0.0} for kind in _RULES}
 _DEFAULTS["lion"] |= {"lr": 1e-3, "betas": (0.9, 0.999)}
@@ -165,6 +169,9 @@ def _read_optimizer(optimizer: dict[str, Any], settings: DeepSpeedSettings) -> N
             _expect(isinstance(value, (list, tuple)) and len(value) == 2 and all(map(_is_number, value)), place, value,
                     "two numbers")
             settings.optimizer_arguments[word] = tuple(value)
+        elif word in _FLAGS:
+            _expect(isinstance(value, bool), place, value, "true or false")
+            settings.optimizer_arguments[word] = value
         else:
             _expect(_is_number(value), place, value, "a number")
             settings.optimizer_arguments[word] = value

@@ -3,10 +3,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from spillway.torch._tensor import Home
+
+
+class Layout(NamedTuple):
+    """How the state of a parameter is laid out."""
+
+    tile_rows: int | None  # rows of a tile; 0: one tile holds all rows; None: those that fit the run's budget
+    moments: tuple[str, ...]  # the library's names, in its order; of Adafactor none
 
 
 class Known:
@@ -16,7 +23,7 @@ class Known:
         self.number: int | None = None  # of the parameter in the library's optimizer; None: it has no state
         self.ids: list[int] = []  # of its state in the engine
         self.weight_id: int | None = None  # of the weight in the engine; None: it lies in memory
-        self.tile_rows = 0  # rows of a tile of its state; 0: one tile holds all rows
+        self.layout = Layout(0, ())  # of its state
         self.name = name
         self.first_name = name  # the gradient's: a load may change `name`
         self.dtype, self.shape = param.dtype, param.shape
@@ -25,7 +32,19 @@ class Known:
         self.hook: Any = None  # what runs when its gradient is there
         self.updated_in: int | None = None  # id of the last backward that updated it
         self.step = 0  # without state it is 0
+        # Whether an update had momentum. torch.optim.SGD makes its buffer in the first one, from the gradient without
+        # dampening.
+        self.has_momentum = False
 
     @property
     def has_state(self) -> bool:
         return self.number is not None
+
+    @property
+    def has_masters(self) -> bool:
+        """Whether the master weights are apart from the weight."""
+        return self.dtype != torch.float32
+
+    def has(self, moments: tuple[str, ...]) -> bool:
+        """Whether the state has these moments."""
+        return set(moments) <= set(self.layout.moments)

@@ -15,7 +15,7 @@ from spillway.torch import _state
 from spillway.torch._backward import UpdatesInBackward
 from spillway.torch._grad_mode import without_gradients
 from spillway.torch._interrupts import later_interrupts
-from spillway.torch._known import Known
+from spillway.torch._known import Known, Layout
 from spillway.torch._offload import weight_of
 from spillway.torch._run import Run, as_run
 from spillway.torch._staging import is_apart, on_cpu, staged
@@ -33,6 +33,9 @@ class OffloadedOptimizer(StateDicts):
                  store: Run | Store, pinned: int | str | None, state_format: str,
                  gradients: str = "torch", update: str = "step", threads: int = 0):
         for word in ("lr", "weight_decay"):
+            if isinstance(defaults[word], torch.Tensor) and defaults[word].numel() != 1:
+                raise spillway.InvalidArgument(f"{word} is a tensor of {defaults[word].numel()} elements: it must have one. "
+                                               "(Tensor lr must be 1-element)")
             if not 0 <= defaults[word]:
                 raise spillway.InvalidArgument(f"{word} is {defaults[word]}: it must be at least 0")
         _one_of("gradients", gradients, ("torch", "engine"))
@@ -85,7 +88,7 @@ class OffloadedOptimizer(StateDicts):
 
     # A subclass implements this.
 
-    def _constants(self, group: dict[str, Any]) -> dict[str, float]:
+    def _constants(self, group: dict[str, Any]) -> dict[str, Any]:
         """Returns the rule's constants for a group."""
         raise NotImplementedError
 
@@ -112,7 +115,7 @@ class OffloadedOptimizer(StateDicts):
             for param, name in new.items():
                 self._check_parameter(param, name)
             for param, name in new.items():
-                self._register(param, name)
+                self._register(param, name, self.moments_of(group))
         except BaseException:
             self.param_groups.pop()
             for hook in self._hooks[hooks_before:]:
@@ -141,22 +144,22 @@ class OffloadedOptimizer(StateDicts):
         return {param: name for param, name in names.items() if param not in self._known}
 
     def _check_group(self, group: dict[str, Any]) -> None:
-        """Raises InvalidArgument for options of torch.optim that would be ignored, or that mean another rule, and if only one of
-        group and optimizer has momentum."""
-        for word in ("amsgrad", "maximize", "nesterov", "dampening", "centered", "decoupled_weight_decay"):
-            if group.get(word) and not (word == "decoupled_weight_decay" and self._kind == "adamw"):
+        """Raises InvalidArgument for options of torch.optim that would be ignored, or that mean another rule."""
+        for word in ("amsgrad", "maximize", "nesterov", "dampening", "centered", "momentum"):
+            if group.get(word) and word not in self.defaults:
                 raise spillway.InvalidArgument(f"{word}={group[word]!r}: {type(self).__name__} of spillway.torch has no {word}")
+        for word, why in _WITHOUT.items():
+            if group.get(word):
+                raise spillway.InvalidArgument(f"{word}={group[word]!r}: {why}")
+        if group.get("nesterov") and group.get("dampening"):
+            raise spillway.InvalidArgument(
+                f"dampening={group['dampening']!r} with nesterov: Nesterov momentum needs dampening=0")
+        if self._kind == "adam" and group.get("decoupled_weight_decay"):
+            raise spillway.InvalidArgument("decoupled_weight_decay=True is the rule of AdamW: use spillway.torch.AdamW")
         if self._kind == "adamw" and group.get("decoupled_weight_decay") is False and group.get("weight_decay"):
             raise spillway.InvalidArgument(
                 "decoupled_weight_decay=False, as in a state dict of torch.optim.Adam: AdamW of spillway.torch applies the "
                 "weight decay to the weight. Use spillway.torch.Adam")
-        if group.get("momentum") and "momentum" not in self.defaults:
-            raise spillway.InvalidArgument(f"a group has momentum={group['momentum']}: {type(self).__name__} of spillway.torch "
-                                           "has no momentum")
-        if bool(group.get("momentum")) != bool(self.defaults.get("momentum")):
-            raise spillway.InvalidArgument(
-                f"a group has momentum={group['momentum']}, and the optimizer {self.defaults['momentum']}: state with and "
-                "without momentum differs, so make two optimizers")
 
     def _check_parameter(self, param: torch.Tensor, name: str) -> None:
         if param.dtype not in _state.DTYPES:
@@ -175,13 +178,13 @@ class OffloadedOptimizer(StateDicts):
     def _has_hook(self, param: torch.Tensor) -> bool:
         return param.requires_grad and param.numel() > 0 and (self._gradients == "engine" or self._update == "backward")
 
-    def _register(self, param: torch.Tensor, name: str) -> None:
+    def _register(self, param: torch.Tensor, name: str, moments: tuple[str, ...]) -> None:
         if param.numel() == 0:
             return  # nothing to update
         known = self._known[param] = Known(name, param)
         if not param.requires_grad:
             return
-        self._add_state(param, known)
+        self._add_state(param, known, Layout(None, moments))
         if not self._has_hook(param):
             return
         if self._gradients == "engine":
@@ -197,16 +200,17 @@ class OffloadedOptimizer(StateDicts):
             known.hook = param.register_post_accumulate_grad_hook(update_now)
         self._hooks.append(known.hook)
 
-    def _add_state(self, param: torch.Tensor, known: Known, tile_rows: int | None = None) -> None:
+    def _add_state(self, param: torch.Tensor, known: Known, layout: Layout) -> None:
         weight_id = known.weight_id = weight_of(self.run, param, known.name)
         self.run.has_changed()
         if self._gradients == "engine" and known.gradient is None:
             known.gradient = make_home(self.run, f"{self._gradients_prefix}/{known.first_name}", param, "gradient",
                                        param.device, transient=True)
-        known.tile_rows = self._usual_rows(param) if tile_rows is None else tile_rows
+        rows = self._usual_rows(param) if layout.tile_rows is None else layout.tile_rows
+        known.layout = Layout(rows, layout.moments)
         known.number = self._engine_state.add(
-            f"{self._prefix}/{known.name}", param if weight_id is not None else on_cpu(param),
-            known.tile_rows, weight_id, known.gradient.id if known.gradient else None)
+            f"{self._prefix}/{known.name}", param if weight_id is not None else on_cpu(param), rows, layout.moments,
+            weight_id, known.gradient.id if known.gradient else None)
         known.version = param._version
         known.ids = [tensor["id"] for tensor in self._engine_state.tensors(known.number)]
         self.ids += known.ids
@@ -222,16 +226,35 @@ class OffloadedOptimizer(StateDicts):
         self._drop_state(known)
 
     def _drop_state(self, known: Known) -> None:
+        if known.number is not None:
+            with contextlib.suppress(spillway.Error):
+                self._engine_state.remove(known.number)
         for id in known.ids:
             self.ids.remove(id)
             with contextlib.suppress(spillway.Error):
                 self.run.engine.unregister(id)
-        known.number, known.ids, known.step = None, [], 0
+        known.number, known.ids, known.step, known.has_momentum = None, [], 0, False
 
-    def _begin_anew(self, prefix: str, names: dict[torch.Tensor, str],
-                    tile_rows: Mapping[torch.Tensor, int | None]) -> None:
-        """Registers the state of the parameters in `tile_rows` anew, as before any step, under the names that a state dict
-        gives it, in tiles of these rows; None: of the rows that fit the run's budget. Other parameters then have no state."""
+    def _grow(self, param: torch.Tensor, known: Known, moments: tuple[str, ...]) -> None:
+        """Gives the state of a parameter other moments, as when the momentum of its group was 0 and no longer is. What it has
+        stays; what is new is zeros."""
+        layout = Layout(known.layout.tile_rows, self.joined_moments(known.layout.moments, moments))
+        step, has_momentum, version = known.step, known.has_momentum, known.version
+        with self._in_use():
+            held = self._read_moments(param, known)
+            masters = self._read_masters(param, known) if known.has_masters else None
+            self.half_done = "an update could not give a parameter the state of its new momentum, amsgrad or centered"
+            self._drop_state(known)
+            self._add_state(param, known, layout)
+            if masters is not None:
+                self._write_masters(param, known, masters)
+            self._write_moments(param, known, held)
+        known.step, known.has_momentum, known.version = step, has_momentum, version
+        self.half_done = ""
+
+    def _begin_anew(self, prefix: str, names: dict[torch.Tensor, str], layouts: Mapping[torch.Tensor, Layout]) -> None:
+        """Registers the state of the parameters in `layouts` anew, as before any step, under the names that a state dict gives
+        it. Other parameters then have no state."""
         if prefix != self._prefix:
             self.run.claim("optimizer", self, wanted=prefix)
             self.run.give_up(self._prefix)
@@ -240,52 +263,66 @@ class OffloadedOptimizer(StateDicts):
         self.ids.clear()
         for param, known in self._known.items():
             known.number, known.ids, known.name = None, [], names.get(param, known.name)
-            if param not in tile_rows:
-                known.step = 0
+            if param not in layouts:
+                known.step, known.has_momentum = 0, False
         self._prefix, self._engine_state = prefix, _state.State(self.run.engine, *self._state_arguments)
-        for param, rows in tile_rows.items():
-            self._add_state(param, self._known[param], rows)
+        for param, layout in layouts.items():
+            self._add_state(param, self._known[param], layout)
 
     def tile_rows(self) -> dict[str, int]:
         """Returns the rows of a tile of each parameter's state, by the name of the state in the store."""
-        return {f"{self._prefix}/{known.name}": known.tile_rows for known in self._known.values() if known.has_state}
+        return {f"{self._prefix}/{known.name}": known.layout.tile_rows for known in self._known.values() if known.has_state}
+
+    def moments(self) -> dict[str, list[str]]:
+        """Returns the moments of each parameter's state, by the name of the state in the store."""
+        return {f"{self._prefix}/{known.name}": list(known.layout.moments) for known in self._known.values() if known.has_state}
 
     def _with_state(self) -> dict[torch.Tensor, Known]:
         """Returns the parameters that have state, in the order of `ids`."""
         return dict(sorted(((param, known) for param, known in self._known.items() if known.has_state),
                            key=lambda each: each[1].number))
 
-    def tile_rows_beside(self, kept: dict[str, Any]) -> dict[torch.Tensor, int]:
-        """Returns the rows of a tile with which each parameter's state can be registered while the engine restores the commit
-        that Run.keep_commit named: the commit's, or the present ones for state that the commit does not have."""
-        there = kept.get("tile_rows", {})
-        return {param: there.get(f"{self._prefix}/{known.name}", known.tile_rows)
-                for param, known in self._with_state().items()}
+    def layouts(self) -> dict[torch.Tensor, Layout]:
+        """Returns how the state of each parameter is laid out, in tiles that fit the run's budget, in the order of `ids`."""
+        return {param: Layout(None, known.layout.moments) for param, known in self._with_state().items()}
 
-    def tile_rows_in(self, kept: dict[str, Any], prefix: str, names: dict[torch.Tensor, str]) -> dict[torch.Tensor, int]:
-        """Returns the rows of a tile of the state that the commit that Run.keep_commit named has of these parameters, under
-        this prefix and these names. If an older version made the dict, which did not record them, the commit has state of all
-        parameters, and the rows are the present ones."""
+    def layouts_beside(self, kept: dict[str, Any]) -> dict[torch.Tensor, Layout]:
+        """Returns how each parameter's state can be registered while the engine restores the commit that Run.keep_commit named:
+        as in the commit, or as it is if the commit does not have it."""
+        rows, moments = kept.get("tile_rows", {}), kept.get("moments", {})
+
+        def layout(known: Known) -> Layout:
+            name = f"{self._prefix}/{known.name}"
+            return Layout(rows.get(name, known.layout.tile_rows), tuple(moments.get(name, known.layout.moments)))
+
+        return {param: layout(known) for param, known in self._with_state().items()}
+
+    def layouts_in(self, kept: dict[str, Any], prefix: str, names: dict[torch.Tensor, str],
+                   usual: Mapping[torch.Tensor, tuple[str, ...]]) -> dict[torch.Tensor, Layout]:
+        """Returns the layout of the state that the commit that Run.keep_commit named has of these parameters, under this prefix
+        and these names. If an older version made the dict, it may not have recorded the moments, which are the usual ones
+        then, or the rows: then the commit has state of all parameters, and the rows are the present ones."""
+        moments = {param: tuple(kept.get("moments", {}).get(f"{prefix}/{name}", usual[param])) for param, name in names.items()}
         if "tile_rows" in kept:
             there = kept["tile_rows"]
-            return {param: there[f"{prefix}/{name}"] for param, name in names.items() if f"{prefix}/{name}" in there}
-        return {param: self._known[param].tile_rows if self._known[param].has_state else self._usual_rows(param)
-                for param in names}
+            return {param: Layout(there[f"{prefix}/{name}"], moments[param]) for param, name in names.items()
+                    if f"{prefix}/{name}" in there}
+        return {param: Layout(self._known[param].layout.tile_rows if self._known[param].has_state else self._usual_rows(param),
+                              moments[param]) for param in names}
 
     def _usual_rows(self, param: torch.Tensor) -> int:
         return _state.tile_rows_of(param.shape, self.run.pinned_bytes)
 
-    def is_cut_as(self, tile_rows: Mapping[torch.Tensor, int | None]) -> bool:
-        """Whether there is state of these parameters and of no others, in tiles of these rows."""
+    def is_laid_out(self, layouts: Mapping[torch.Tensor, Layout]) -> bool:
+        """Whether there is state of these parameters and of no others, in these layouts."""
         present = self._with_state()
-        return present.keys() == tile_rows.keys() and all(known.tile_rows == tile_rows[param]
-                                                          for param, known in present.items())
+        return present.keys() == layouts.keys() and all(known.layout == layouts[param] for param, known in present.items())
 
-    def cut(self, tile_rows: Mapping[torch.Tensor, int | None] | None = None) -> None:
-        """Registers the state anew in tiles of these rows, in this order of the parameters; None, of one or all: in tiles that
-        fit the run's budget. Its bytes, which do not depend on the tiles, are lost: the caller must save them before and write
-        them afterwards, tensor by tensor of `ids`."""
-        self._begin_anew(self._prefix, {}, dict.fromkeys(self._with_state()) if tile_rows is None else tile_rows)
+    def lay_out(self, layouts: Mapping[torch.Tensor, Layout] | None = None) -> None:
+        """Registers the state anew in these layouts, in this order of the parameters; None: in tiles that fit the run's budget.
+        Its bytes, which do not depend on the tiles, are lost: the caller must save them before and write them afterwards,
+        tensor by tensor of `ids`."""
+        self._begin_anew(self._prefix, {}, self.layouts() if layouts is None else layouts)
         for known in self._known.values():
             known.version = -1  # the next step still finds what the user has written into a weight
 
@@ -353,12 +390,11 @@ class OffloadedOptimizer(StateDicts):
     def _do_now(self, given: Sequence[tuple[dict[str, Any], torch.Tensor, torch.Tensor]], scale: float) -> None:
         self._check_whole()
         updates: list[dict[str, Any]] = []
-        rules: dict[int, Any] = {}
+        rules: dict[tuple[int, bool], Any] = {}
         values: dict[int, dict[str, float]] = {}
         for group, param, gradient in given:
-            if id(group) not in rules:
+            if id(group) not in values:
                 self._check_group(group)
-                rules[id(group)] = _state.make_rule(self._kind, self._constants(group))
                 values[id(group)] = self._values(group)
             known = self._known.get(param)
             if known is None:
@@ -366,14 +402,23 @@ class OffloadedOptimizer(StateDicts):
                     f"a parameter of {tuple(param.shape)} was put into a group of the optimizer's, or had no elements when "
                     "it took it up, so it has no state: give it to add_param_group()")
             self._check_weight(param, known)
+            moments = self.moments_of(group)
             if not known.has_state:  # it was frozen, or a state dict without its state was loaded
                 with self._in_use():
-                    self._add_state(param, known)
+                    self._add_state(param, known, Layout(None, moments))
+            elif not known.has(moments):
+                self._grow(param, known, moments)
+            if (id(group), known.has_momentum) not in rules:
+                constants = self._constants(group)
+                if not known.has_momentum and "dampening" in constants:
+                    constants["dampening"] = 0  # the buffer begins
+                rules[id(group), known.has_momentum] = _state.make_rule(self._kind, constants)
             self._take_changed_weight(param, known)
             of_group = values[id(group)]
             updates.append({"parameter": known.number, "step": known.step + 1, "learning_rate": of_group["lr"],
                             "weight_decay": of_group["weight_decay"], "gradient_scale": scale,
-                            "rule": rules[id(group)], "weight_in": None if isinstance(param, EngineTensor) else param,
+                            "rule": rules[id(group), known.has_momentum],
+                            "weight_in": None if isinstance(param, EngineTensor) else param,
                             "gradient_in": self._gradient(param, gradient, known), "known": known, "param": param,
                             "values": of_group})
         if updates:
@@ -402,6 +447,7 @@ class OffloadedOptimizer(StateDicts):
                     for update in piece:
                         known, param = update["known"], update["param"]
                         known.step += 1
+                        known.has_momentum |= bool(update["values"].get("momentum"))
                         if known.gradient is not None:
                             known.gradient.generation += 1  # the update has discarded the values
                             param.grad = None
@@ -517,6 +563,13 @@ class OffloadedOptimizer(StateDicts):
 
     def __getstate__(self) -> dict[str, Any]:
         raise spillway.Unimplemented("an optimizer whose state is in a store cannot be copied or pickled: use state_dict()")
+
+
+# What torch.optim has and a step of spillway.torch cannot do, with the reason.
+_WITHOUT = {
+    "capturable": "a step of spillway.torch runs on the CPU, and a CUDA graph cannot record it: leave it out",
+    "differentiable": "autograd does not see the update, which the CPU makes in the engine's memory: leave it out, or use "
+                      "the optimizer of torch.optim"}
 
 
 def _one_of(what: str, value: str, choices: tuple[str, ...]) -> None:

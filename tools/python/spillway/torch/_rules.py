@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import spillway
@@ -32,18 +32,24 @@ class AdamW(OffloadedOptimizer):
     """
 
     _kind = "adamw"
-    _moment_names = ("exp_avg", "exp_avg_sq")
 
-    def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
-                 eps: float = 1e-8, weight_decay: float = 1e-2, *, store: Run | Store = None,
-                 pinned: int | str | None = None, state_format: str = "fp32", gradients: str = "torch",
-                 update: str = "step", threads: int = 0):
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+    def __init__(self, params: Iterable[Any], lr: float | torch.Tensor = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+                 eps: float = 1e-8, weight_decay: float = 1e-2, amsgrad: bool = False, *, maximize: bool = False,
+                 foreach: bool | None = None, capturable: bool = False, differentiable: bool = False,
+                 fused: bool | None = None, store: Run | Store = None, pinned: int | str | None = None, state_format: str = "fp32",
+                 gradients: str = "torch", update: str = "step", threads: int = 0):
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad,
+                    "maximize": maximize, "foreach": foreach, "capturable": capturable, "differentiable": differentiable,
+                    "fused": fused}
         super().__init__(params, defaults, store=store, pinned=pinned, state_format=state_format, gradients=gradients,
                          update=update, threads=threads)
 
-    def _constants(self, group: dict[str, Any]) -> dict[str, float]:
-        return {"beta1": group["betas"][0], "beta2": group["betas"][1], "epsilon": group["eps"]}
+    def _constants(self, group: dict[str, Any]) -> dict[str, Any]:
+        return {"beta1": group["betas"][0], "beta2": group["betas"][1], "epsilon": group["eps"],
+                "amsgrad": group["amsgrad"], "maximize": group["maximize"]}
+
+    def moments_of(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else []))
 
 
 class Adam(AdamW):
@@ -51,108 +57,138 @@ class Adam(AdamW):
 
     _kind = "adam"
 
-    def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
-                 eps: float = 1e-8, weight_decay: float = 0, **more: Any):
-        super().__init__(params, lr, betas, eps, weight_decay, **more)
+    def __init__(self, params: Iterable[Any], lr: float | torch.Tensor = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+                 eps: float = 1e-8, weight_decay: float = 0, amsgrad: bool = False, *, decoupled_weight_decay: bool = False,
+                 **more: Any):
+        self._check_group({"decoupled_weight_decay": decoupled_weight_decay})
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **more)
 
 
 class Lion(OffloadedOptimizer):
     """Lion (arXiv:2302.06675)."""
 
     _kind = "lion"
-    _moment_names = ("exp_avg",)
 
-    def __init__(self, params: Iterable[Any], lr: float = 1e-4, betas: tuple[float, float] = (0.9, 0.99),
-                 weight_decay: float = 0, *, store: Run | Store = None,
-                 pinned: int | str | None = None, state_format: str = "fp32", threads: int = 0):
-        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay}, store=store, pinned=pinned,
-                         state_format=state_format, threads=threads)
+    def __init__(self, params: Iterable[Any], lr: float | torch.Tensor = 1e-4, betas: tuple[float, float] = (0.9, 0.99),
+                 weight_decay: float = 0, *, maximize: bool = False, store: Run | Store = None, pinned: int | str | None = None,
+                 state_format: str = "fp32", threads: int = 0):
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay, "maximize": maximize}, store=store,
+                         pinned=pinned, state_format=state_format, threads=threads)
 
-    def _constants(self, group: dict[str, Any]) -> dict[str, float]:
-        return {"beta1": group["betas"][0], "beta2": group["betas"][1]}
+    def _constants(self, group: dict[str, Any]) -> dict[str, Any]:
+        return {"beta1": group["betas"][0], "beta2": group["betas"][1], "maximize": group["maximize"]}
+
+    def moments_of(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("exp_avg",)
 
 
 class LAMB(OffloadedOptimizer):
     """LAMB (arXiv:1904.00962). Parameters of fewer than two dimensions are not scaled by the ratio of the norms."""
 
     _kind = "lamb"
-    _moment_names = ("exp_avg", "exp_avg_sq")
 
-    def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
-                 eps: float = 1e-6, weight_decay: float = 0.01, *, store: Run | Store = None,
+    def __init__(self, params: Iterable[Any], lr: float | torch.Tensor = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+                 eps: float = 1e-6, weight_decay: float = 0.01, *, maximize: bool = False, store: Run | Store = None,
                  pinned: int | str | None = None, state_format: str = "fp32", threads: int = 0):
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, store=store,
-                         pinned=pinned, state_format=state_format, threads=threads)
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
+        super().__init__(params, defaults, store=store, pinned=pinned, state_format=state_format, threads=threads)
 
-    def _constants(self, group: dict[str, Any]) -> dict[str, float]:
-        return {"beta1": group["betas"][0], "beta2": group["betas"][1], "epsilon": group["eps"]}
+    def _constants(self, group: dict[str, Any]) -> dict[str, Any]:
+        return {"beta1": group["betas"][0], "beta2": group["betas"][1], "epsilon": group["eps"], "maximize": group["maximize"]}
+
+    def moments_of(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("exp_avg", "exp_avg_sq")
 
 
 class LARS(OffloadedOptimizer):
     """LARS (arXiv:1708.03888). Parameters of fewer than two dimensions are not scaled by the ratio of the norms."""
 
     _kind = "lars"
-    _moment_names = ("momentum_buffer",)
 
-    def __init__(self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0.9, weight_decay: float = 0,
-                 trust_coefficient: float = 1e-3, *, store: Run | Store = None,
+    def __init__(self, params: Iterable[Any], lr: float | torch.Tensor = 1e-3, momentum: float = 0.9, weight_decay: float = 0,
+                 trust_coefficient: float = 1e-3, *, maximize: bool = False, store: Run | Store = None,
                  pinned: int | str | None = None, state_format: str = "fp32", threads: int = 0):
-        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust_coefficient": trust_coefficient}
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust_coefficient": trust_coefficient,
+                    "maximize": maximize}
         super().__init__(params, defaults, store=store, pinned=pinned, state_format=state_format, threads=threads)
 
-    def _constants(self, group: dict[str, Any]) -> dict[str, float]:
-        return {"momentum": group["momentum"], "trust_coefficient": group["trust_coefficient"]}
+    def _constants(self, group: dict[str, Any]) -> dict[str, Any]:
+        return {"momentum": group["momentum"], "trust_coefficient": group["trust_coefficient"], "maximize": group["maximize"]}
+
+    def moments_of(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("momentum_buffer",) if group["momentum"] else ()
 
 
 class SGD(OffloadedOptimizer):
-    """torch.optim.SGD with momentum, but without dampening and without Nesterov momentum."""
+    """torch.optim.SGD. The momentum of a group may become 0 and be set again, as by a CyclicLR: its buffer stays meanwhile. A
+    group whose momentum was 0 until then gets its buffer in the next step."""
 
     _kind = "sgd"
-    _without = {"dampening": 0, "nesterov": False, "maximize": False}
-    _moment_names = ("momentum_buffer",)
 
-    def __init__(self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0, weight_decay: float = 0, *,
-                 store: Run | Store = None, pinned: int | str | None = None,
-                 state_format: str = "fp32", threads: int = 0):
-        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}, store=store,
-                         pinned=pinned, state_format=state_format, threads=threads)
+    def __init__(self, params: Iterable[Any], lr: float | torch.Tensor = 1e-3, momentum: float = 0, dampening: float = 0,
+                 weight_decay: float = 0, nesterov: bool = False, *, maximize: bool = False, foreach: bool | None = None,
+                 differentiable: bool = False, fused: bool | None = None, store: Run | Store = None,
+                 pinned: int | str | None = None, state_format: str = "fp32", threads: int = 0):
+        if nesterov and (momentum <= 0 or dampening != 0):
+            raise spillway.InvalidArgument(f"nesterov with momentum={momentum!r} and dampening={dampening!r}: Nesterov "
+                                           "momentum requires a momentum and zero dampening")
+        defaults = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay,
+                    "nesterov": nesterov, "maximize": maximize, "foreach": foreach, "differentiable": differentiable,
+                    "fused": fused}
+        super().__init__(params, defaults, store=store, pinned=pinned, state_format=state_format, threads=threads)
 
-    def _constants(self, group: dict[str, Any]) -> dict[str, float]:
-        return {"momentum": group["momentum"]}
+    def _constants(self, group: dict[str, Any]) -> dict[str, Any]:
+        return {"momentum": group["momentum"], "dampening": group["dampening"], "nesterov": group["nesterov"],
+                "maximize": group["maximize"]}
+
+    def moments_of(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("momentum_buffer",) if group["momentum"] else ()
 
 
 class RMSprop(OffloadedOptimizer):
-    """torch.optim.RMSprop, not centered."""
+    """torch.optim.RMSprop. A centered one keeps the variance of the gradient, which cannot become negative by rounding as
+    PyTorch's difference can. The momentum of a group may become 0 and be set again."""
 
     _kind = "rmsprop"
-    _moment_names = ("square_avg", "momentum_buffer")
 
-    def __init__(self, params: Iterable[Any], lr: float = 1e-2, alpha: float = 0.99, eps: float = 1e-8,
-                 weight_decay: float = 0, momentum: float = 0, *, store: Run | Store = None,
+    def __init__(self, params: Iterable[Any], lr: float | torch.Tensor = 1e-2, alpha: float = 0.99, eps: float = 1e-8,
+                 weight_decay: float = 0, momentum: float = 0, centered: bool = False, capturable: bool = False,
+                 foreach: bool | None = None, maximize: bool = False, differentiable: bool = False, *, store: Run | Store = None,
                  pinned: int | str | None = None, state_format: str = "fp32", threads: int = 0):
-        super().__init__(params, {"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay, "momentum": momentum},
-                         store=store, pinned=pinned, state_format=state_format, threads=threads)
+        defaults = {"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay, "momentum": momentum,
+                    "centered": centered, "capturable": capturable, "foreach": foreach, "maximize": maximize,
+                    "differentiable": differentiable}
+        super().__init__(params, defaults, store=store, pinned=pinned, state_format=state_format, threads=threads)
 
-    def _constants(self, group: dict[str, Any]) -> dict[str, float]:
-        return {"alpha": group["alpha"], "epsilon": group["eps"], "momentum": group["momentum"]}
+    def _constants(self, group: dict[str, Any]) -> dict[str, Any]:
+        return {"alpha": group["alpha"], "epsilon": group["eps"], "momentum": group["momentum"],
+                "centered": group["centered"], "maximize": group["maximize"]}
+
+    def moments_of(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("grad_var" if group["centered"] else "square_avg", *(["momentum_buffer"] if group["momentum"] else []),
+                *(["grad_avg"] if group["centered"] else []))
 
 
 class Adafactor(OffloadedOptimizer):
     """torch.optim.Adafactor. Its state is always in fp32."""
 
     _kind = "adafactor"
-    _without = {"maximize": False}
 
-    def __init__(self, params: Iterable[Any], lr: float = 1e-2, beta2_decay: float = -0.8,
+    def __init__(self, params: Iterable[Any], lr: float | torch.Tensor = 1e-2, beta2_decay: float = -0.8,
                  eps: tuple[float | None, float] = (None, 1e-3), d: float = 1.0, weight_decay: float = 0.0, *,
-                 store: Run | Store = None, pinned: int | str | None = None, threads: int = 0):
-        defaults = {"lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d, "weight_decay": weight_decay}
+                 foreach: bool | None = None, maximize: bool = False, store: Run | Store = None, pinned: int | str | None = None,
+                 threads: int = 0):
+        defaults = {"lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d, "weight_decay": weight_decay,
+                    "foreach": foreach, "maximize": maximize}
         super().__init__(params, defaults, store=store, pinned=pinned, state_format="fp32", threads=threads)
 
-    def _constants(self, group: dict[str, Any]) -> dict[str, float]:
+    def _constants(self, group: dict[str, Any]) -> dict[str, Any]:
         first = group["eps"][0] if group["eps"][0] is not None else torch.finfo(torch.float32).eps
         return {"beta2_decay": -group["beta2_decay"], "epsilon": first, "epsilon2": group["eps"][1],
-                "clipping_threshold": group["d"]}
+                "clipping_threshold": group["d"], "maximize": group["maximize"]}
+
+    def moments_of(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ()  # they follow from the shape
 
     # State tensors have the form that torch.optim gives them: means over rows and columns, or `variance` if the parameter is
     # not a matrix.
@@ -161,16 +197,18 @@ class Adafactor(OffloadedOptimizer):
         specs = [self.run.engine.spec(each["id"]) | each for each in self._engine_state.tensors(known.number)]
         return {spec["name"].rsplit("/", 1)[1]: spec for spec in specs[0 if param.dtype == torch.float32 else 1:]}
 
-    def _moment_shapes(self, param: torch.Tensor, known: Any) -> dict[str, torch.Size]:
+    def _moment_shapes(self, param: torch.Tensor, known: Any, moments: tuple[str, ...]) -> dict[str, torch.Size]:
         return {name: torch.Size(spec["shape"]) for name, spec in self._tensors(param, known).items()}
 
     def _read_moments(self, param: torch.Tensor, known: Any) -> dict[str, torch.Tensor]:
         return {name: self._engine_state.read(spec["id"], torch.float32, spec["shape"])
                 for name, spec in self._tensors(param, known).items()}
 
-    def _write_moments(self, param: torch.Tensor, known: Any, moments: dict[str, torch.Tensor]) -> None:
+    def _write_moments(self, param: torch.Tensor, known: Any, moments: Mapping[str, torch.Tensor | None]) -> None:
         for name, spec in self._tensors(param, known).items():
-            self._engine_state.write(spec["id"], moments[name])
+            given = moments.get(name)
+            values = torch.zeros(spec["shape"], device="cpu") if given is None else given
+            self._engine_state.write(spec["id"], values.detach().cpu().to(torch.float32))
 
     def _read_masters(self, param: torch.Tensor, known: Any) -> torch.Tensor:
         return self._engine_state.masters(known.number)

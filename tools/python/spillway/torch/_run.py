@@ -30,7 +30,7 @@ DEFAULT_PINNED = "1GiB"
 DEFAULT_DEVICE_MEMORY = "1GiB"
 LABEL = "torch-"
 _KEPT = 2  # newest snapshots that a run without a Checkpoints keeps
-_NAMES = ("store", "store_id", "commit", "label", "weights", "tile_rows")  # keys of the dict that names a commit
+_NAMES = ("store", "store_id", "commit", "label", "weights", "tile_rows", "moments")  # keys of the dict that names a commit
 _PIECE_BYTES = 16 << 20
 _NOT_WHOLE = "a state dict was not loaded whole"  # why an optimizer's state is of no one step
 
@@ -140,7 +140,8 @@ class Run:
             label = f"{LABEL}{number}-{secrets.token_hex(4)}"
             kept = {"store": _as_store(self._folders), "store_id": self.engine.store_id, "commit": number,
                     "label": label, "weights": {home.name: list(home.shape) for home in self._weights()},
-                    "tile_rows": {name: rows for owner in self._optimizers() for name, rows in owner.tile_rows().items()}}
+                    "tile_rows": {name: rows for owner in self._optimizers() for name, rows in owner.tile_rows().items()},
+                    "moments": {name: of for owner in self._optimizers() for name, of in owner.moments().items()}}
             self.engine.commit(_user_state(kept, [owner.described() for owner in self._optimizers() if owner.is_of_one_step]))
             self.engine.snapshot(label)
             self.made.add(label)
@@ -170,8 +171,9 @@ class Run:
         others = {each: each.half_done for each in self._optimizers() if each is not owner}
         theirs = {id for each in others for id in each.weight_ids()} - set(owner.weight_ids())
         weights = [home.id for home in self._weights() if home.name not in kept["weights"] or home.id in theirs]
-        # The engine restores no tensor whose tiles are others than the commit's.
-        recut = {each: rows for each in others if not each.is_cut_as(rows := each.tile_rows_beside(kept))}
+        # The engine restores no tensor whose shape or tiles are others than the commit's.
+        moved = {each: (layouts, each.layouts()) for each in others
+                 if not each.is_laid_out(layouts := each.layouts_beside(kept))}
 
         def staying() -> list[int]:
             return [id for each in others for id in each.ids] + weights
@@ -181,13 +183,13 @@ class Run:
             for each in others:
                 each.half_done = _NOT_WHOLE
             try:
-                for each, rows in recut.items():
-                    each.cut(rows)
+                for each, (layouts, _) in moved.items():
+                    each.lay_out(layouts)
                 self.engine.restore(kept["label"])
                 owner.half_done = _NOT_WHOLE
             finally:
-                for each, rows in recut.items():
-                    each.cut(dict.fromkeys(rows))  # also what a cut that failed did not register
+                for each, (_, layouts) in moved.items():
+                    each.lay_out(layouts)  # also what one that failed did not register
                 write_back()
                 for each, half_done in others.items():
                     each.half_done = half_done
@@ -198,7 +200,7 @@ class Run:
     def recut(self, owner: Any) -> None:
         """Registers the state of an optimizer in the tiles that fit the run's budget, with the bytes that it has."""
         with self.leasing.none(), self._saved(lambda: owner.ids) as write_back:
-            owner.cut()
+            owner.lay_out()
             write_back()
 
     @contextlib.contextmanager

@@ -32,7 +32,7 @@ from spillway._library import (
 RULES = ("adamw", "adam", "sgd", "rmsprop", "lion", "lamb", "lars", "adafactor")
 FORMATS = ("fp32", "bf16", "8bit", "compact")
 # What follows the parameter's name in the names of its state's tensors, in any format and rule.
-_MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer", "square_avg")
+_MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "grad_var", "grad_avg")
 SUFFIXES = ("master", "compact", "state8", "row_var", "col_var", "variance", *_MOMENTS, *(f"{name}_bf16" for name in _MOMENTS))
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 # Largest size of a tile of state: several are in memory at once.
@@ -41,11 +41,20 @@ _MOST_TILE_BYTES = 4 << 20
 _BLOCK = 256
 
 
-def make_rule(kind: str, constants: dict[str, float]) -> Rule:
+_FLAGS = ("nesterov", "centered", "amsgrad", "maximize")
+
+
+def make_rule(kind: str, constants: dict[str, Any]) -> Rule:
     rule = new(Rule, library.spw_rule_init, number_of(kind, RULES, "rule"))
     for name, value in constants.items():
-        setattr(rule, name, float(value))
+        setattr(rule, name, int(bool(value)) if name in _FLAGS else float(value))
     return rule
+
+
+def rule_of_state(kind: str, moments: Sequence[str]) -> Rule:
+    """Returns a rule whose state has these moments."""
+    return make_rule(kind, {"momentum": "momentum_buffer" in moments, "centered": "grad_avg" in moments,
+                            "amsgrad": "max_exp_avg_sq" in moments})
 
 
 def address_of(tensor: torch.Tensor, what: str) -> int:
@@ -78,10 +87,14 @@ def tile_rows_of(shape: Sequence[int], pinned_bytes: int) -> int:
 
 
 class State:
-    """The state, in one format, of parameters that one rule updates."""
+    """The state, in one format, of parameters that one kind of rule updates. `constants` are checked; those of an update are
+    its own."""
 
-    def __init__(self, engine: spillway.Engine, kind: str, constants: dict[str, float], state_format: str, threads: int):
+    def __init__(self, engine: spillway.Engine, kind: str, constants: dict[str, Any], state_format: str, threads: int):
+        self._kind = kind
         rule = make_rule(kind, constants)
+        if "momentum" in constants:
+            rule.momentum = rule.momentum or 1.0  # so that parameters may have momentum in any format
         address = Address(library.spw_optimizer_release)
         check(library.spw_optimizer_create(engine._live(), ctypes.byref(rule), number_of(state_format, FORMATS, "state_format"),
                                            whole_number(threads, "threads", 2**31 - 1, -2**31), ctypes.byref(address)))
@@ -96,12 +109,13 @@ class State:
     def _live(self) -> ctypes.c_void_p:
         return self._handle.get()
 
-    def add(self, name: str, weight: torch.Tensor, tile_rows: int, weight_id: int | None = None,
+    def add(self, name: str, weight: torch.Tensor, tile_rows: int, moments: Sequence[str], weight_id: int | None = None,
             gradient_id: int | None = None) -> int:
-        """Registers the state of a weight and returns the parameter's number. The weight is contiguous and on the CPU, or is
-        the engine's tensor `weight_id`. The state is new, as before any step, whatever the store has under its names. Each
-        update gives the gradient's address, unless the gradient is the engine's tensor `gradient_id`."""
+        """Registers the state of a weight, with these moments, and returns the parameter's number. The weight is contiguous and
+        on the CPU, or is the engine's tensor `weight_id`. The state is new, as before any step, whatever the store has under
+        its names. Each update gives the gradient's address, unless the gradient is the engine's tensor `gradient_id`."""
         parameter = new(Parameter, library.spw_parameter_init)
+        parameter.rule = ctypes.pointer(rule_of_state(self._kind, moments))
         parameter.is_fresh = 1
         parameter.name = text_of(name, "the name of a parameter")
         parameter.has_gradient = 1
@@ -121,6 +135,10 @@ class State:
         self.names.append(name)
         self.shapes.append(tuple(weight.shape))
         return number.value
+
+    def remove(self, parameter: int) -> None:
+        """Removes a parameter. Its state's tensors stay registered."""
+        check(library.spw_optimizer_remove(self._live(), parameter))
 
     def tensors(self, parameter: int) -> list[dict[str, Any]]:
         """Returns the name and id of each of the parameter's state tensors."""

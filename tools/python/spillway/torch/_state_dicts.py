@@ -17,12 +17,15 @@ from spillway.torch import _state
 from spillway.torch._backward import UpdatesInBackward
 from spillway.torch._grad_mode import without_gradients
 from spillway.torch._interrupts import later_interrupts
-from spillway.torch._known import Known
+from spillway.torch._known import Known, Layout
 from spillway.torch._run import Run
 from spillway.torch._staging import on_cpu
 from spillway.torch._tensor import EngineTensor
 
 _MINE = "spillway"  # the key that marks a state dict of spillway.torch
+# Options that groups of older state dicts do not have, with the values that they had. torch.optim adds the same.
+_LATER = {"amsgrad": False, "nesterov": False, "dampening": 0, "centered": False, "maximize": False, "foreach": None,
+          "fused": None, "capturable": False, "differentiable": False}
 
 
 class NoState(collections.defaultdict):
@@ -76,12 +79,11 @@ class StateDicts(torch.optim.Optimizer):
     def _check_group(self, group: dict[str, Any]) -> None:
         raise NotImplementedError
 
-    def _begin_anew(self, prefix: str, names: dict[torch.Tensor, str],
-                    tile_rows: Mapping[torch.Tensor, int | None]) -> None:
+    def _begin_anew(self, prefix: str, names: dict[torch.Tensor, str], layouts: Mapping[torch.Tensor, Layout]) -> None:
         """Registers the state of these parameters anew, as before any step, under the names that a state dict gives it."""
         raise NotImplementedError
 
-    def _add_state(self, param: torch.Tensor, known: Known, tile_rows: int | None = None) -> None:
+    def _add_state(self, param: torch.Tensor, known: Known, layout: Layout) -> None:
         """Registers the state of a parameter that has none, as before any step."""
         raise NotImplementedError
 
@@ -93,12 +95,13 @@ class StateDicts(torch.optim.Optimizer):
         """Unregisters the state of a parameter."""
         raise NotImplementedError
 
-    def tile_rows_in(self, kept: dict[str, Any], prefix: str, names: dict[torch.Tensor, str]) -> dict[torch.Tensor, int]:
-        """Returns the rows of a tile of the state of each of these parameters that a commit has."""
+    def layouts_in(self, kept: dict[str, Any], prefix: str, names: dict[torch.Tensor, str],
+                   usual: Mapping[torch.Tensor, tuple[str, ...]]) -> dict[torch.Tensor, Layout]:
+        """Returns the layout of the state of each of these parameters that a commit has."""
         raise NotImplementedError
 
-    def is_cut_as(self, tile_rows: Mapping[torch.Tensor, int | None]) -> bool:
-        """Whether there is state of these parameters and of no others, in tiles of these rows."""
+    def is_laid_out(self, layouts: Mapping[torch.Tensor, Layout]) -> bool:
+        """Whether there is state of these parameters and of no others, in these layouts."""
         raise NotImplementedError
 
     def _in_use(self) -> contextlib.AbstractContextManager[Any]:
@@ -154,10 +157,11 @@ class StateDicts(torch.optim.Optimizer):
         params = self._params()
         steps = [[self._known[param].step if param in self._known else 0 for param in group["params"]]
                  for group in self.param_groups]
+        momentum = [param in self._known and self._known[param].has_momentum for param in params]
         return {"state": {}, "param_groups": self._packed_groups(),
                 _MINE: {"rule": self._kind, "format": self._format, "name": self._prefix, "steps": steps,
                         "parameters": [self._known[param].name if param in self._known else "" for param in params],
-                        "shapes": [list(param.shape) for param in params]}}
+                        "momentum": momentum, "shapes": [list(param.shape) for param in params]}}
 
     def _packed_groups(self) -> list[dict[str, Any]]:
         packed, first = [], 0
@@ -178,6 +182,9 @@ class StateDicts(torch.optim.Optimizer):
             raise spillway.InvalidArgument(f"this is no optimizer's state dict: it has no {missing[0]}")
         groups = copy.deepcopy(state_dict["param_groups"])
         for group in groups:
+            for word, value in _LATER.items():
+                if word in self.defaults:
+                    group.setdefault(word, value)
             if missing := [word for word in self.defaults if word not in group]:
                 raise spillway.InvalidArgument(f"the state dict is of another optimizer: its groups have no {missing[0]}, "
                                                f"which {type(self).__name__} needs")
@@ -192,10 +199,10 @@ class StateDicts(torch.optim.Optimizer):
                                            f"is {self._kind} in {self._format}")
         self._in_backward.drop()
         if mine is None:
-            self._load_tensors(self._by_position(state_dict["state"], groups))
+            self._load_tensors(self._by_position(state_dict["state"], groups), groups)
         else:
             with later_interrupts():
-                self._go_to(mine)
+                self._go_to(mine, groups)
         for group, given in zip(self.param_groups, groups):
             group.update({key: value for key, value in given.items() if key not in ("params", "param_names")})
         for known in self._known.values():
@@ -208,8 +215,9 @@ class StateDicts(torch.optim.Optimizer):
     def _params(self) -> list[torch.Tensor]:
         return [param for group in self.param_groups for param in group["params"]]
 
-    def _go_to(self, mine: dict[str, Any]) -> None:
-        """Brings the state to the commit that a state dict of spillway.torch names. Checks come first."""
+    def _go_to(self, mine: dict[str, Any], groups: list[dict[str, Any]]) -> None:
+        """Brings the state to the commit that a state dict of spillway.torch names, whose groups these are. Checks come
+        first."""
         if "parameters" not in mine:
             raise spillway.InvalidArgument("the state dict was made by an older version of spillway.torch, which named state "
                                            "otherwise: load it there, and save full_state_dict()")
@@ -222,6 +230,7 @@ class StateDicts(torch.optim.Optimizer):
         self.run.check(mine)
         names = {param: name for param, name in zip(params, mine["parameters"]) if param in self._known}
         steps = dict(zip(params, (step for group in mine["steps"] for step in group)))
+        usual = dict(zip(params, (self.moments_of(group) for group in groups for _ in group["params"])))
         is_renamed = mine["name"] != self._prefix or any(self._known[param].name != name for param, name in names.items())
         is_new = mine.get("new")
         if is_renamed and self.run.store is None and not is_new:
@@ -233,22 +242,23 @@ class StateDicts(torch.optim.Optimizer):
                 self.run.check_nothing_waits()
             self.run.check_free(mine["name"], self)
             self.run.has_changed()
-            there: Mapping[torch.Tensor, int | None] = (
-                dict.fromkeys(names) if is_new else self.tile_rows_in(mine, mine["name"], names))
+            there: Mapping[torch.Tensor, Layout] = (
+                {param: Layout(None, usual[param]) for param in names} if is_new
+                else self.layouts_in(mine, mine["name"], names, usual))
             # A frozen parameter has no state before its first step. Commits of earlier versions have it nevertheless.
-            tile_rows = {param: rows for param, rows in there.items() if param.requires_grad or steps[param] > 0}
-            is_cut = not is_new and not self.half_done and self.is_cut_as(tile_rows)
+            layouts = {param: layout for param, layout in there.items() if param.requires_grad or steps[param] > 0}
+            is_laid_out = not is_new and not self.half_done and self.is_laid_out(layouts)
             # If the budget was another when it was saved.
-            is_recut = not is_new and any(rows != _state.tile_rows_of(param.shape, self.run.pinned_bytes)
-                                          for param, rows in tile_rows.items())
-            if is_renamed or not is_cut:
+            is_recut = not is_new and any(layout.tile_rows != _state.tile_rows_of(param.shape, self.run.pinned_bytes)
+                                          for param, layout in layouts.items())
+            if is_renamed or not is_laid_out:
                 self.half_done = "a state dict was not loaded whole"
                 for param in self._known.keys() - set(params):  # its group was removed; the dict may use its name
                     self._forget(self._known.pop(param))
-                self._begin_anew(mine["name"], names, tile_rows)
+                self._begin_anew(mine["name"], names, layouts)
             if not is_new:
                 self.run.go_to(mine, self)
-                self._forget_in_store([names[param] for param in there.keys() - tile_rows.keys()])
+                self._forget_in_store([names[param] for param in there.keys() - layouts.keys()])
                 if is_recut:
                     self.run.recut(self)
                 for param in self._known:
@@ -256,8 +266,11 @@ class StateDicts(torch.optim.Optimizer):
                         torch.autograd.graph.increment_version(param)
         if not is_new:
             self.run.has_loaded(mine, mine["name"])
+        # Older versions, which did not record this, had momentum in all updates or in none.
+        momentum = dict(zip(params, mine.get("momentum", ("momentum_buffer" in usual[param] for param in params))))
         for param in names:
             self._known[param].step = steps[param]
+            self._known[param].has_momentum = momentum[param] and steps[param] > 0
 
     def _forget_in_store(self, names: list[str]) -> None:
         """Removes the state of parameters that is not registered from the store: the next commit does not have it."""
@@ -266,27 +279,49 @@ class StateDicts(torch.optim.Optimizer):
                 with contextlib.suppress(spillway.NotFound):
                     self.run.engine.forget(f"{self._prefix}/{name}/{suffix}")
 
-    # Options of torch.optim's groups that the rule does not have, and without which torch.optim's step fails.
-    _without: dict[str, Any] = {}
-    # torch.optim's names of the moments, in the library's order.
-    _moment_names: tuple[str, ...] = ()
+    def moments_of(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """Returns the library's names of the moments that the constants of a group need, in its order; of Adafactor none."""
+        raise NotImplementedError
 
-    def _names(self) -> tuple[str, ...]:
-        without = not self.defaults.get("momentum", 1)
-        return tuple(name for name in self._moment_names if not (without and name == "momentum_buffer"))
+    def joined_moments(self, held: tuple[str, ...], needed: tuple[str, ...]) -> tuple[str, ...]:
+        """Returns the moments of a state that can take both, except that the variance of a centered rule and its square take
+        the place of each other."""
+        both = {*held, *needed}
+        return self.moments_of({"momentum": "momentum_buffer" in both, "amsgrad": "max_exp_avg_sq" in both,
+                                "centered": "grad_avg" in needed})
+
+    # The library has the variance of the gradient of a centered RMSprop (grad_var), and torch.optim has the mean of its square
+    # (square_avg), which is the variance plus the square of the mean. Others are the same.
 
     def _read_moments(self, param: torch.Tensor, known: Known) -> dict[str, torch.Tensor]:
-        """Returns the moments of a parameter in fp32."""
-        names = self._names()
-        moments = [torch.empty(param.shape, dtype=torch.float32, device="cpu") for _ in names]
-        self._engine_state.read_state(known.number, self._weight(param), None, moments)
-        return dict(zip(names, moments))
+        """Returns the moments of a parameter in fp32, by torch.optim's names and by the library's, in torch.optim's order."""
+        names = known.layout.moments
+        moments = {name: torch.empty(param.shape, dtype=torch.float32, device="cpu") for name in names}
+        self._engine_state.read_state(known.number, self._weight(param), None, list(moments.values()))
+        if "grad_var" in moments:
+            square = _square_of(moments["grad_var"], moments["grad_avg"])
+            moments = {"square_avg": square, **{name: moments[name] for name in (*names[1:], "grad_var")}}
+        return moments
 
-    def _write_moments(self, param: torch.Tensor, known: Known, moments: dict[str, torch.Tensor]) -> None:
-        self._engine_state.write_state(known.number, self._weight(param), None, list(moments.values()))
+    def _write_moments(self, param: torch.Tensor, known: Known, moments: Mapping[str, torch.Tensor | None]) -> None:
+        """Writes the moments that the state has. Those that are not given become zeros."""
+        def value(name: str) -> torch.Tensor:
+            given = moments.get(name)
+            if given is None:
+                return torch.zeros(param.shape, dtype=torch.float32, device="cpu")
+            return _fp32(given)
 
-    def _moment_shapes(self, param: torch.Tensor, known: Known) -> dict[str, torch.Size]:
-        return {name: param.shape for name in self._names()}
+        held = {name: value(name) for name in known.layout.moments}
+        if "grad_var" in held:
+            # The variance that is given, unless the square is of other values, as after steps of torch.optim.
+            square, mean = value("square_avg"), held["grad_avg"]
+            variance = (square.double() - mean.double().square()).clamp_(min=0).float()
+            held["grad_var"] = torch.where(_square_of(held["grad_var"], mean) == square, held["grad_var"], variance)
+        self._engine_state.write_state(known.number, self._weight(param), None, list(held.values()))
+
+    def _moment_shapes(self, param: torch.Tensor, known: Known, moments: tuple[str, ...]) -> dict[str, torch.Size]:
+        """Returns the shapes of these moments by torch.optim's names."""
+        return {"square_avg" if name == "grad_var" else name: param.shape for name in moments}
 
     def _weight(self, param: torch.Tensor) -> torch.Tensor | None:
         """Returns a weight in memory that the library can read; None: the weight is in the engine."""
@@ -325,10 +360,12 @@ class StateDicts(torch.optim.Optimizer):
                     state[index] = {"step": torch.tensor(known.step, dtype=dtype, device="cpu")}
                     with self._in_use():
                         state[index].update(self._read_moments(param, known))
+                        if self._kind == "sgd" and not known.has_momentum:
+                            state[index].pop("momentum_buffer", None)  # torch.optim begins it with the next gradient
                         if param.dtype != torch.float32:
                             state[index]["master_weight"] = self._read_masters(param, known)
                 index += 1
-        return {"state": state, "param_groups": [{**self._without, **group} for group in self._packed_groups()]}
+        return {"state": state, "param_groups": self._packed_groups()}
 
     def _by_position(self, state: dict[Any, dict[str, Any]], groups: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
         """Returns the state of each parameter by its position among the optimizer's. The ids in the groups of the state dict,
@@ -344,49 +381,57 @@ class StateDicts(torch.optim.Optimizer):
                                            f"has that id: their {len(ids)} ids begin with {', '.join(map(repr, ids[:5]))}")
         return {positions[id]: of for id, of in state.items()}
 
-    def _checked_shapes(self, param: torch.Tensor, known: Known, given: dict[str, Any]) -> dict[str, torch.Size]:
-        """Returns the shapes of a parameter's moments. Raises InvalidArgument if the state that a dict gives it is not of
-        these."""
-        shapes = self._moment_shapes(param, known)
-        for name, shape in {**shapes, "master_weight": param.shape}.items():
-            if given and name not in given and name in shapes:
+    def _check_given(self, param: torch.Tensor, known: Known, given: dict[str, Any], moments: tuple[str, ...]) -> None:
+        """Raises InvalidArgument if the state that a dict gives a parameter is not of these moments, or not of its shape."""
+        shapes = self._moment_shapes(param, known, moments)
+        for name, shape in {**shapes, "master_weight": param.shape, "grad_var": param.shape}.items():
+            # A rule whose momentum was 0 until then has no buffer.
+            if given and name not in given and name in shapes and name != "momentum_buffer":
                 raise spillway.InvalidArgument(f"the state dict has no {name} of parameter {known.name}")
             if given.get(name) is not None and given[name].shape != shape:
                 raise spillway.InvalidArgument(f"{name} of parameter {known.name} has the shape {tuple(given[name].shape)}, "
                                                f"and should have {tuple(shape)}")
             if given.get(name) is not None:
                 _state.address_of(given[name], f"{name} of parameter {known.name}")
-        return shapes
+
+    def _moments_in(self, group: dict[str, Any], given: dict[str, Any]) -> tuple[str, ...]:
+        """Returns the moments that a parameter of this group needs, and those that a state dict gives it."""
+        there = tuple(name for name in ("momentum_buffer", "max_exp_avg_sq") if given.get(name) is not None)
+        return self.joined_moments(there, self.moments_of(group))
 
     @without_gradients
-    def _load_tensors(self, state: dict[int, dict[str, Any]]) -> None:
-        params = [param for group in self.param_groups for param in group["params"]]
-        found: list[tuple[torch.Tensor, Known, dict[str, Any], dict[str, torch.Size]]] = []
+    def _load_tensors(self, state: dict[int, dict[str, Any]], groups: list[dict[str, Any]]) -> None:
+        of_groups = [group for group in groups for _ in group["params"]]
+        found: list[tuple[torch.Tensor, Known, dict[str, Any], tuple[str, ...]]] = []
         added: list[Known] = []
         try:
-            for index, param in enumerate(params):  # all is checked before anything is written
+            for index, (param, group) in enumerate(zip(self._params(), of_groups)):  # all is checked before anything is written
                 known, given = self._known.get(param), state.get(index) or {}
                 if known is None or not (given or known.has_state):
                     continue
+                moments = self._moments_in(group, given)
                 if not known.has_state:
-                    self._add_state(param, known)
+                    self._add_state(param, known, Layout(None, moments))
                     added.append(known)
-                found.append((param, known, given, self._checked_shapes(param, known, given)))
+                self._check_given(param, known, given, self.moments_of(group))
+                found.append((param, known, given, moments))
         except BaseException:
             for known in added:
                 self._drop_state(known)
             raise
         self.run.has_changed()
         self.half_done = "a state dict was not loaded whole"
-        for param, known, given, shapes in found:
+        for param, known, given, moments in found:
+            if not known.has(moments):
+                layout = Layout(known.layout.tile_rows, self.joined_moments(known.layout.moments, moments))
+                self._drop_state(known)
+                self._add_state(param, known, layout)
             known.step = int(given.get("step", 1)) if given else 0  # torch.optim.SGD records none
+            known.has_momentum = given.get("momentum_buffer") is not None
             if param.dtype != torch.float32:
                 masters = given.get("master_weight")
                 self._write_masters(param, known, _fp32(param.clone() if masters is None else masters))
-            moments = {name: given.get(name) for name in shapes}
-            self._write_moments(param, known, {
-                name: _fp32(torch.zeros(shapes[name], device="cpu") if values is None else values)
-                for name, values in moments.items()})
+            self._write_moments(param, known, given)
         self.run.has_stepped |= any(known.step > 0 for known in self._known.values())
 
 
@@ -404,6 +449,11 @@ def last_state_dict(run: Run, name: str = "optimizer") -> dict[str, Any]:
         run.engine.snapshot(label)  # the process ended between the commit and its snapshot
     described[name][_MINE] |= state["kept"]
     return described[name]
+
+
+def _square_of(variance: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    """Returns the mean of the squares of values with this variance and mean."""
+    return (variance.double() + mean.double().square()).float()
 
 
 def _fp32(values: torch.Tensor) -> torch.Tensor:
