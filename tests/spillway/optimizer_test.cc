@@ -33,6 +33,16 @@ using ::testing::Not;
 
 constexpr int64_t kSteps = 6;
 
+// The variants of rules that have flags of their own.
+std::vector<Arguments> Variants() {
+  return {{"--amsgrad"},
+          {"--optimizer", "adam", "--amsgrad", "--maximize"},
+          {"--optimizer", "sgd", "--momentum", "0.9", "--nesterov"},
+          {"--optimizer", "sgd", "--momentum", "0.9", "--dampening", "0.5"},
+          {"--optimizer", "rmsprop", "--centered"},
+          {"--optimizer", "rmsprop", "--momentum", "0.9", "--centered"}};
+}
+
 // Every pair of rule and format, also with momentum where it is optional.
 std::vector<Arguments> Pairs() {
   std::vector<Arguments> pairs;
@@ -41,6 +51,8 @@ std::vector<Arguments> Pairs() {
       pairs.push_back({"--optimizer", rule, "--state-format", format});
     for (const char* rule : {"sgd", "rmsprop"})
       pairs.push_back({"--optimizer", rule, "--momentum", "0.9", "--state-format", format});
+    for (const Arguments& variant : Variants())
+      pairs.push_back(variant + Arguments{"--state-format", format});
   }
   pairs.push_back({"--optimizer", "sgd"});
   pairs.push_back({"--optimizer", "lars", "--momentum", "0"});
@@ -56,6 +68,8 @@ std::vector<Arguments> CompactPairs() {
     pairs.push_back({"--optimizer", rule, "--state-format", "compact"});
   for (const char* rule : {"sgd", "rmsprop"})
     pairs.push_back({"--optimizer", rule, "--momentum", "0.9", "--state-format", "compact"});
+  for (const Arguments& variant : Variants())
+    pairs.push_back(variant + Arguments{"--state-format", "compact"});
   pairs.push_back({"--optimizer", "lars", "--momentum", "0", "--state-format", "compact"});
   return pairs;
 }
@@ -105,6 +119,9 @@ TEST(Optimizer, EveryFlagChangesTheNumbers) {
                                        {"--freeze", "model.layers.[01].mlp.*"},
                                        {"--lr-scale", "linear", "--lr-batch", "3"},
                                        {"--lr-scale", "sqrt", "--lr-batch", "3"},
+                                       {"--maximize"},
+                                       {"--optimizer", "lion", "--maximize"},
+                                       {"--optimizer", "adafactor", "--maximize"},
                                        {"--optimizer", "sgd", "--momentum", "0.5"},
                                        {"--optimizer", "sgd", "--weight-decay", "0.5"},
                                        {"--optimizer", "lion", "--weight-decay", "0.5"},
@@ -433,6 +450,40 @@ struct Bad {
   std::string words;
 };
 
+TEST(Optimizer, AResumeWithAnotherVariantNamesItsFlag) {
+  const std::vector<std::pair<Arguments, std::vector<Bad>>> all = {
+      {{"--optimizer", "sgd", "--momentum", "0.9", "--nesterov"},
+       {{{"--optimizer", "sgd", "--momentum", "0.9"}, "--nesterov was on"},
+        {{"--optimizer", "sgd", "--momentum", "0.9", "--nesterov", "--maximize"},
+         "--maximize was off in the store's run and is on now"},
+        {{"--optimizer", "sgd", "--momentum", "0.9", "--dampening", "0.5"},
+         "--dampening was 0 in the store's run and is 0.5 now"}}},
+      {{"--amsgrad"}, {{{}, "--amsgrad was on in the store's run and is off now"}}},
+      {{"--optimizer", "rmsprop"},
+       {{{"--optimizer", "rmsprop", "--centered"}, "--centered was off"}}}};
+  for (const auto& [flags, others] : SampleOf(all)) {
+    const Training training;
+    ASSERT_EQ(RunCommand(training.TrainInStore(1) + flags).exit_code, 0);
+    const Arguments resume = training.TrainInStore(2) + Arguments{"--resume"};
+    for (const Bad& other : others) {
+      const Ended ended = RunCommand(resume + other.flags);
+      EXPECT_EQ(ended.exit_code, 2) << ended.err;
+      EXPECT_THAT(ended.err, HasSubstr(other.words));
+    }
+    EXPECT_EQ(RunCommand(resume + flags).exit_code, 0);
+  }
+}
+
+TEST(Optimizer, MaximizeRaisesTheLoss) {
+  const auto last_loss = [](const Arguments& flags) {
+    const Training training;
+    const Ended ended = RunCommand(training.Train(kSteps) + flags);
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+    return ReadLog(training.log()).back()["loss"].get<double>();
+  };
+  EXPECT_GT(last_loss({"--maximize"}), last_loss({}) + 0.01);
+}
+
 TEST(Optimizer, WhatCannotBeIsRefusedBeforeAStoreIsMade) {
   const std::vector<Bad> all = {
       {{"--optimizer", "sgd", "--state-format", "bf16"},
@@ -465,6 +516,17 @@ TEST(Optimizer, WhatCannotBeIsRefusedBeforeAStoreIsMade) {
       {{"--optimizer", "lion", "--eps", "1e-6"}, "--eps: lion has none"},
       {{"--momentum", "0.9"},
        "--momentum: adamw has none; leave it out, or use one of sgd, rmsprop and "},
+      {{"--optimizer", "lion", "--amsgrad"},
+       "--amsgrad: lion has none; leave it out, or use one of adamw and adam"},
+      {{"--nesterov"}, "--nesterov: adamw has none; leave it out, or use one of sgd"},
+      {{"--optimizer", "rmsprop", "--dampening", "0.5"}, "--dampening: rmsprop has none"},
+      {{"--optimizer", "sgd", "--centered"}, "--centered: sgd has none"},
+      {{"--optimizer", "sgd", "--nesterov"},
+       "--nesterov needs a momentum: add --momentum NUMBER, as --momentum 0.9"},
+      {{"--optimizer", "sgd", "--momentum", "0.9", "--nesterov", "--dampening", "0.5"},
+       "--nesterov needs a dampening of 0: leave one of the two out"},
+      {{"--optimizer", "sgd", "--dampening", "0.5"},
+       "--dampening does nothing without --momentum NUMBER"},
       {{"--eps", "1e-300"}, "--eps: 1e-300 is 0 in single precision"},
       {{"--freeze", "lm_head*"}, "--freeze: 'lm_head*' matches none of the model's 20 parameters"},
       {{"--freeze", "*norm*,*nrom*"}, "--freeze: '*nrom*' matches none"},

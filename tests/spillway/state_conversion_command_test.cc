@@ -111,6 +111,24 @@ TEST_P(ConvertsEach, GoesOnInTheNewFormatWhateverTheBudgets) {
 INSTANTIATE_TEST_SUITE_P(Formats, ConvertsEach, ::testing::ValuesIn(Pairs()),
                          [](const auto& of) { return of.param.from + "_" + of.param.to; });
 
+// The state has three moments, each of which the note names.
+TEST(Conversion, OfARuleWithThreeMomentsNamesEach) {
+  for (const auto& [flags, names] :
+       {std::pair(Arguments{"--amsgrad"}, "max_exp_avg_sq "),
+        std::pair(Arguments{"--optimizer", "rmsprop", "--centered", "--momentum", "0.9"},
+                  "grad_avg ")}) {
+    const Training training;
+    const Arguments run = training.TrainInStore(kBefore) + flags;
+    ASSERT_EQ(RunCommand(run + In("fp32")).exit_code, 0);
+    const Ended converted = RunCommand(run + In("compact") + Arguments{"--resume", "--convert"});
+    ASSERT_EQ(converted.exit_code, 0) << converted.err;
+    EXPECT_THAT(converted.err, HasSubstr(names));
+    const Ended ended =
+        RunCommand(training.TrainInStore(kSteps) + flags + In("compact") + Arguments{"--resume"});
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  }
+}
+
 // The kill comes at a random moment. A conversion afterwards, whether it is the first to finish or
 // finds the new format, gives the same numbers.
 TEST(Conversion, KilledItLeavesTheOldStateOrTheNew) {

@@ -14,6 +14,8 @@
 namespace spillway::trainer {
 namespace {
 
+constexpr char kOn[] = "on";  // the value of a flag that takes none
+
 std::string DescribeModel(const hf::ModelConfig& config) {
   return absl::StrFormat(
       "vocab_size %d, hidden_size %d, intermediate_size %d, num_layers %d, num_heads %d, "
@@ -50,6 +52,16 @@ void AppendLater(const TrainerOptions& options, std::vector<FixedFlag>* flags) {
   const ModelOptions& model = options.model;
   if (model.rule.kind != RuleKind::kAdamW)
     flags->emplace_back("--optimizer", std::string(Name(model.rule.kind)));
+  const Rule& rule = model.rule;
+  if (IsSgd(rule.kind) && rule.dampening != 0)
+    flags->emplace_back("--dampening", Exact(rule.dampening));
+  const auto append_if = [&](bool is_on, const char* flag) {
+    if (is_on) flags->emplace_back(flag, kOn);
+  };
+  append_if(IsSgd(rule.kind) && rule.nesterov, "--nesterov");
+  append_if(IsRmsProp(rule.kind) && rule.centered, "--centered");
+  append_if(HasAmsgrad(rule.kind) && rule.amsgrad, "--amsgrad");
+  append_if(rule.maximize, "--maximize");
   if (model.state_format != StateFormat::kF32)
     flags->emplace_back("--state-format", std::string(Name(model.state_format)));
   const ParameterGroups& groups = model.groups;

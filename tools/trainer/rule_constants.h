@@ -19,6 +19,11 @@ inline bool HasEpsilon(RuleKind kind) {
 inline bool HasMomentum(RuleKind kind) {
   return kind == RuleKind::kSgd || kind == RuleKind::kRmsProp || kind == RuleKind::kLars;
 }
+inline bool IsSgd(RuleKind kind) { return kind == RuleKind::kSgd; }          // dampening, nesterov
+inline bool IsRmsProp(RuleKind kind) { return kind == RuleKind::kRmsProp; }  // centered
+inline bool HasAmsgrad(RuleKind kind) {
+  return kind == RuleKind::kAdamW || kind == RuleKind::kAdam;
+}
 inline bool HasTrustCoefficient(RuleKind kind) { return kind == RuleKind::kLars; }
 // Whether the rule has β₂'s decay, ε₂ and the clipping threshold.
 inline bool IsAdafactor(RuleKind kind) { return kind == RuleKind::kAdafactor; }

@@ -99,6 +99,10 @@ absl::Status CheckSameNumbers(const std::vector<FixedFlag>& stored,
     if (it != flags.end()) return it->second;
     // FixedFlags leaves these out at the value that was in effect before the flags existed.
     if (name == "--optimizer") return "adamw";
+    if (name == "--dampening") return "0";
+    for (const char* flag : {"--nesterov", "--centered", "--amsgrad", "--maximize"}) {
+      if (name == flag) return "off";
+    }
     return name == "--state-format" ? "fp32" : "(nothing)";
   };
   std::vector<std::string> names;  // flags that differ, each once

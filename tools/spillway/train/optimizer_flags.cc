@@ -95,6 +95,18 @@ void AddRule(CLI::App* app, OptimizerFlags* flags) {
                  "(1.2e-7, beside the root of its second moment)");
   AddMaybeNumber(app, "--momentum", &flags->momentum, {.least = 0, .most = 1, .open_most = true},
                  "Of sgd and rmsprop (default: 0, none) and lars (0.9)");
+  AddMaybeNumber(
+      app, "--dampening", &flags->dampening, {.least = 0, .most = 1, .open_most = true},
+      "Of sgd with --momentum: the share of each gradient but the first that is left out "
+      "of the momentum (default: 0)");
+  AddFlag(app, "--nesterov", &flags->nesterov,
+          "Of sgd with --momentum: step by the gradient and the momentum that follows from it");
+  AddFlag(app, "--centered", &flags->centered,
+          "Of rmsprop: divide by the root of the gradient's variance, not of its mean square");
+  AddFlag(app, "--amsgrad", &flags->amsgrad,
+          "Of adamw and adam: divide by the root of the largest second moment so far, which is "
+          "stored beside the others");
+  AddFlag(app, "--maximize", &flags->maximize, "Train for a larger loss: negate each gradient");
   AddMaybeNumber(app, "--weight-decay", &flags->weight_decay, {0, 100},
                  "Of adamw (default: 0.01), lion and adafactor (0) decoupled, of lamb (0.01) added "
                  "to the step whose norm it takes, of the others (0) added to the gradient");
@@ -155,12 +167,27 @@ absl::Status CheckConstants(const OptimizerFlags& flags) {
   SPILLWAY_RETURN_IF_ERROR(check(flags.betas.has_value(), trainer::HasBetas, "--betas"));
   SPILLWAY_RETURN_IF_ERROR(check(flags.epsilon.has_value(), trainer::HasEpsilon, "--eps"));
   SPILLWAY_RETURN_IF_ERROR(check(flags.momentum.has_value(), trainer::HasMomentum, "--momentum"));
+  SPILLWAY_RETURN_IF_ERROR(check(flags.dampening.has_value(), trainer::IsSgd, "--dampening"));
+  SPILLWAY_RETURN_IF_ERROR(check(flags.nesterov, trainer::IsSgd, "--nesterov"));
+  SPILLWAY_RETURN_IF_ERROR(check(flags.centered, trainer::IsRmsProp, "--centered"));
+  SPILLWAY_RETURN_IF_ERROR(check(flags.amsgrad, trainer::HasAmsgrad, "--amsgrad"));
   SPILLWAY_RETURN_IF_ERROR(check(flags.trust_coefficient.has_value(), trainer::HasTrustCoefficient,
                                  "--trust-coefficient"));
   SPILLWAY_RETURN_IF_ERROR(check(flags.epsilon2.has_value(), trainer::IsAdafactor, "--eps2"));
   SPILLWAY_RETURN_IF_ERROR(
       check(flags.beta2_decay.has_value(), trainer::IsAdafactor, "--beta2-decay"));
   return check(flags.update_clip.has_value(), trainer::IsAdafactor, "--update-clip");
+}
+
+absl::Status CheckMomentum(const OptimizerFlags& flags) {
+  const bool has_momentum = flags.momentum.value_or(0) != 0;
+  if (flags.nesterov && !has_momentum)
+    return UsageError("--nesterov needs a momentum: add --momentum NUMBER, as --momentum 0.9");
+  if (flags.nesterov && flags.dampening.value_or(0) != 0)
+    return UsageError("--nesterov needs a dampening of 0: leave one of the two out");
+  if (flags.dampening && !has_momentum)
+    return UsageError("--dampening does nothing without --momentum NUMBER");
+  return absl::OkStatus();
 }
 
 absl::Status CheckRateScale(const OptimizerFlags& flags) {
@@ -202,12 +229,18 @@ void AddOptimizerFlags(CLI::App* app, OptimizerFlags* flags) {
 absl::Status FinishOptimizerFlags(const OptimizerFlags& flags, trainer::TrainerOptions* options) {
   const RuleKind kind = flags.kind;
   SPILLWAY_RETURN_IF_ERROR(CheckConstants(flags));
+  SPILLWAY_RETURN_IF_ERROR(CheckMomentum(flags));
   SPILLWAY_RETURN_IF_ERROR(CheckRateScale(flags));
   Rule& rule = options->model.rule;
   rule = UsualRule(kind);
   if (flags.betas) std::tie(rule.beta1, rule.beta2) = *flags.betas;
   if (flags.epsilon) rule.epsilon = *flags.epsilon;
   if (flags.momentum) rule.momentum = *flags.momentum;
+  if (flags.dampening) rule.dampening = *flags.dampening;
+  rule.nesterov = flags.nesterov;
+  rule.centered = flags.centered;
+  rule.amsgrad = flags.amsgrad;
+  rule.maximize = flags.maximize;
   if (flags.trust_coefficient) rule.trust_coefficient = *flags.trust_coefficient;
   if (flags.epsilon2) rule.epsilon2 = *flags.epsilon2;
   if (flags.beta2_decay) rule.beta2_decay = *flags.beta2_decay;

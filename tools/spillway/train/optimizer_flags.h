@@ -27,6 +27,11 @@ struct OptimizerFlags {
   std::optional<std::pair<double, double>> betas;
   std::optional<double> epsilon;
   std::optional<double> momentum;
+  std::optional<double> dampening;
+  bool nesterov = false;
+  bool centered = false;
+  bool amsgrad = false;
+  bool maximize = false;
   std::optional<double> trust_coefficient;
   std::optional<double> epsilon2;
   std::optional<double> beta2_decay;
