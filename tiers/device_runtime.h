@@ -86,9 +86,6 @@ class DeviceRuntime {
   // call, so that a GPU can continue meanwhile. The notification must not call the runtime.
   // FailedPrecondition: the stream is being captured into a CUDA graph.
   virtual absl::Status Notify(StreamHandle stream, Notification notification) = 0;
-  // Whether a CPU makes the copies: a closure that copies does then what CopyAsync would do, and
-  // may wait for a thread that uses the runtime. Launch and Notify do not fail on such a device.
-  virtual bool copies_on_cpu() const { return false; }
   // REQUIRES: the memory on the host's side is registered. After an error, parts of the copy may be
   // in flight.
   virtual absl::Status CopyAsync(StreamHandle stream, CopyDirection direction, void* destination,

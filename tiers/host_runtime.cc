@@ -163,8 +163,6 @@ class HostRuntime final : public DeviceRuntime {
     return absl::OkStatus();
   }
 
-  bool copies_on_cpu() const override { return true; }
-
   absl::Status CopyAsync(StreamHandle stream, CopyDirection, void* destination, const void* source,
                          uint64_t size_bytes) override {
     const std::shared_ptr<HostStream> target = Find(stream);

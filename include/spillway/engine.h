@@ -248,9 +248,7 @@ class SPILLWAY_EXPORT Engine {
 
   // Leases a tile in the device tier. Waits for the tile's bytes and for room. If a stream is
   // given, the stream instead of the caller waits for the copy to the device, and for a writer
-  // whose lease was released on that stream. (The host device also compares bytes from NVMe with
-  // their checksums in that copy; the caller waits for such a copy, since the lease may fail.) The
-  // stream must be this engine's (InvalidArgument).
+  // whose lease was released on that stream. The stream must be this engine's (InvalidArgument).
   // Fails at once with ResourceExhausted, and names the leases in the way, if neither tiles without
   // a lease nor transfers in flight can make room. InvalidArgument and NotFound as CheckTile. A
   // tile has any number of readers or one writer. A conflicting lease waits until the other one

@@ -102,22 +102,19 @@ PageIo::OperationId PageIo::Begin(uint64_t tag, IoOp op, TensorIndex tensor, uin
   operation.bytes = bytes;
   operation.memory = memory;
   operation.pages.clear();
-  operation.verifier = Verifier::kPageIo;
   operation.holds = 1;
   return id;
 }
 
-void PageIo::End(OperationId id, std::vector<uint64_t> checksums) {
-  results_.push_back(
-      {operations_[id].tag, std::exchange(operations_[id].status, {}), std::move(checksums)});
+void PageIo::End(OperationId id) {
+  results_.push_back({operations_[id].tag, std::exchange(operations_[id].status, {})});
   free_operations_.push_back(id);
 }
 
 void PageIo::Read(uint64_t tag, TensorIndex tensor, uint64_t first_page, uint64_t bytes,
-                  std::byte* memory, Verifier verifier) {
+                  std::byte* memory) {
   const OperationId id = Begin(tag, IoOp::kRead, tensor, first_page, bytes, memory);
   Operation& operation = operations_[id];
-  operation.verifier = verifier;
   const absl::Status status = MakeReads(id, operation);
   if (operation.status.ok()) operation.status = status;
   CloseRequest();
@@ -149,20 +146,18 @@ absl::Status PageIo::MakeReads(OperationId id, Operation& operation) {
 }
 
 void PageIo::Write(uint64_t tag, TensorIndex tensor, uint64_t first_page, uint64_t bytes,
-                   std::byte* memory, std::span<const uint64_t> checksums) {
-  SPILLWAY_CHECK(checksums.empty() || checksums.size() == NumPages(bytes));
+                   std::byte* memory) {
   const OperationId id = Begin(tag, IoOp::kWrite, tensor, first_page, bytes, memory);
   Operation& operation = operations_[id];
   if (bytes > 0 && bytes <= PackedBytes(page_bytes_) && AddToPack(id, operation)) return;
-  const absl::Status status = MakeWrites(id, operation, checksums);
+  const absl::Status status = MakeWrites(id, operation);
   if (operation.status.ok()) operation.status = status;
   CloseRequest();
   SubmitClosed();
   Drop(id, operation);
 }
 
-absl::Status PageIo::MakeWrites(OperationId id, Operation& operation,
-                                std::span<const uint64_t> checksums) {
+absl::Status PageIo::MakeWrites(OperationId id, Operation& operation) {
   for (uint64_t offset = 0; offset < operation.bytes; offset += page_bytes_) {
     PageRecord record;
     record.content_bytes = static_cast<uint32_t>(std::min(page_bytes_, operation.bytes - offset));
@@ -170,15 +165,9 @@ absl::Status PageIo::MakeWrites(OperationId id, Operation& operation,
     SPILLWAY_ASSIGN_OR_RETURN(record.extent, store_->Allocate(static_cast<uint32_t>(extent_bytes)));
     std::byte* const content = operation.memory + offset;
     std::memset(content + record.content_bytes, 0, extent_bytes - record.content_bytes);
-    const size_t page = operation.pages.size();
-    if (!checksums.empty()) record.checksum = checksums[page];
     operation.pages.push_back({.record = record});
-    SPILLWAY_RETURN_IF_ERROR(AddPage(id, operation, page));
-    if (checksums.empty()) {
-      QueueHash(id, operation, page);
-    } else {
-      left_bytes_ += record.content_bytes;
-    }
+    SPILLWAY_RETURN_IF_ERROR(AddPage(id, operation, operation.pages.size() - 1));
+    QueueHash(id, operation, operation.pages.size() - 1);
   }
   return absl::OkStatus();
 }
@@ -415,13 +404,7 @@ void PageIo::OnCompletion(const IoCompletion& completion) {
 
 void PageIo::OnPageRead(OperationId id, Operation& operation, uint64_t page) {
   // After a failure the bytes are not needed any more.
-  if (!operation.status.ok()) return;
-  const PageRecord& record = operation.pages[page].record;
-  if (operation.verifier == Verifier::kCaller && !record.packed) {
-    left_bytes_ += record.content_bytes;
-  } else {
-    QueueHash(id, operation, page);
-  }
+  if (operation.status.ok()) QueueHash(id, operation, page);
 }
 
 // Releases one hold. The operation ends with the last one.
@@ -431,11 +414,6 @@ void PageIo::Drop(OperationId id, Operation& operation) {
 
 void PageIo::Finish(OperationId id) {
   const Operation& operation = operations_[id];
-  std::vector<uint64_t> to_compare;
-  if (operation.op == IoOp::kRead && operation.verifier == Verifier::kCaller &&
-      operation.status.ok() && !operation.pages.empty() && !operation.pages[0].record.packed) {
-    for (const Page& page : operation.pages) to_compare.push_back(page.record.checksum);
-  }
   if (operation.op == IoOp::kWrite) {
     for (size_t page = 0; page < operation.pages.size(); ++page) {
       const PageRecord& record = operation.pages[page].record;
@@ -448,7 +426,7 @@ void PageIo::Finish(OperationId id) {
       }
     }
   }
-  End(id, std::move(to_compare));
+  End(id);
 }
 
 // --- Hashing ---
@@ -465,9 +443,9 @@ uint64_t PageIo::Hash(std::span<const std::byte> content) {
 }
 
 base::Busy PageIo::hashing() const {
-  const double share =
-      timed_.bytes > 0 ? static_cast<double>(hashed_bytes_) / static_cast<double>(timed_.bytes) : 0;
-  return {hashed_bytes_ + left_bytes_, timed_.seconds * share};
+  if (timed_.bytes == 0) return {};
+  const double share = static_cast<double>(hashed_bytes_) / static_cast<double>(timed_.bytes);
+  return {hashed_bytes_, timed_.seconds * share};
 }
 
 void PageIo::QueueHash(OperationId id, Operation& operation, uint64_t page) {

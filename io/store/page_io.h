@@ -49,12 +49,6 @@ enum class Checksums : uint8_t {
   kNone,  // records 0, and compares nothing
 };
 
-// Which side compares the pages that are read with their checksums.
-enum class Verifier : uint8_t {
-  kPageIo,
-  kCaller,  // but PageIo compares a packed page, before it moves the page to its place
-};
-
 struct PageIoOptions {
   Checksums checksums = Checksums::kXxh3;
   int hash_threads = DefaultHashThreads();  // at most this many threads hash, with the caller's
@@ -74,9 +68,6 @@ class PageIo {
   struct Result {
     uint64_t tag = 0;
     absl::Status status;
-    // One checksum for each page, which the caller must compare; empty if nothing is to be
-    // compared.
-    std::vector<uint64_t> checksums;
   };
 
   PageIo(Store* store, IoEngine* io, const PageIoOptions& options = {});
@@ -88,15 +79,13 @@ class PageIo {
   // result. All results come from Reap, also those of operations that could not start. A page that
   // was never written is an error.
   void Read(uint64_t tag, TensorIndex tensor, uint64_t first_page, uint64_t bytes,
-            std::byte* memory, Verifier verifier = Verifier::kPageIo);
+            std::byte* memory);
   // Writes `bytes` of the tensor from the start of page first_page on, under the same conditions.
   // The pages' previous copies are replaced when all pages have been written; if one fails, none is
-  // replaced. `checksums` are those of the pages if the caller has computed them; if empty, they
-  // are computed here. Unless the operation is packed, the rest of the last page's unit beyond
-  // `bytes` is set to zero, in memory too. The checksum of a packed operation is always computed
-  // here.
+  // replaced. Unless the operation is packed, the rest of the last page's unit beyond `bytes` is
+  // set to zero, in memory too.
   void Write(uint64_t tag, TensorIndex tensor, uint64_t first_page, uint64_t bytes,
-             std::byte* memory, std::span<const uint64_t> checksums = {});
+             std::byte* memory);
   // Forgets the copies of these pages in the store. REQUIRES: no operation on them is in flight.
   void Forget(TensorIndex tensor, uint64_t first_page, uint64_t bytes);
 
@@ -106,7 +95,7 @@ class PageIo {
   void Reap(absl::Duration timeout, std::vector<Result>* results);
 
   // hashing() returns, since the start, the bytes of pages that were written and read, and the CPU
-  // seconds that their checksums took here. (The clock is read for one page in seven: reading it
+  // seconds that their checksums took. (The clock is read for one page in seven: reading it
   // takes as long as hashing 4 KiB.) moved() returns the bytes that requests carried, and the time
   // during which requests were in flight.
   base::Busy hashing() const;
@@ -137,7 +126,6 @@ class PageIo {
     uint64_t bytes = 0;
     std::byte* memory = nullptr;
     std::vector<Page> pages;
-    Verifier verifier = Verifier::kPageIo;
     uint32_t holds = 1;  // unfinished requests and hashes; one more until all are made
     absl::Status status;
   };
@@ -165,10 +153,9 @@ class PageIo {
 
   OperationId Begin(uint64_t tag, IoOp op, TensorIndex tensor, uint64_t first_page, uint64_t bytes,
                     std::byte* memory);
-  void End(OperationId id, std::vector<uint64_t> checksums = {});
+  void End(OperationId id);
   absl::Status MakeReads(OperationId id, Operation& operation);
-  absl::Status MakeWrites(OperationId id, Operation& operation,
-                          std::span<const uint64_t> checksums);
+  absl::Status MakeWrites(OperationId id, Operation& operation);
   // Adds the page's bytes to the open request, and opens further requests where they do not fit.
   absl::Status AddPage(OperationId id, Operation& operation, uint64_t page);
   bool Continues(const IoRequest& piece) const;
@@ -230,7 +217,6 @@ class PageIo {
   std::vector<HashThreads::Job> hashed_;
   uint64_t hashed_bytes_ = 0, hashed_pages_ = 0;
   uint64_t helper_pages_ = 0;
-  uint64_t left_bytes_ = 0;  // of pages that the caller hashes
   base::Busy timed_;
   base::DuplexMeter moved_;
   DeviceSpeeds speeds_;

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The leases of an engine: takes them and ends them. PageIo compares most bytes with their
-// checksums when it has read them. It leaves those for an update, and for a copy by a CPU to
-// the device, uncompared: a lease of such a tile in pinned memory compares them here, before its
-// caller uses them.
+// The leases of an engine: takes them and ends them.
 
 #ifndef SPILLWAY_ENGINE_LEASING_ENGINE_H_
 #define SPILLWAY_ENGINE_LEASING_ENGINE_H_
@@ -12,7 +9,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -20,11 +16,10 @@
 #include "src/base/forks.h"
 #include "src/engine/mover.h"
 #include "src/engine/tensor_registry.h"
-#include "src/engine/unchecked_leases.h"
 
 namespace spillway {
 
-class LeasingEngine : public Engine, public engine::UncheckedLeases {
+class LeasingEngine : public Engine {
  public:
   const TensorSpec& Spec(TensorId id) const final { return tensors_.Spec(id); }
   absl::Status CheckTile(TileRef tile) const final { return Index(tile).status(); }
@@ -33,19 +28,11 @@ class LeasingEngine : public Engine, public engine::UncheckedLeases {
   absl::StatusOr<Lease> Acquire(TileRef tile, Access access, Stream* stream) final;
   absl::StatusOr<Lease> AcquireHost(TileRef tile, Access access) final;
 
-  absl::StatusOr<Lease> AcquireUnchecked(TileRef tile, Access access,
-                                         std::vector<uint64_t>* checksums) final;
-  absl::Status ReadAgain(const Lease& lease, uint64_t page, uint64_t checksum) final;
-  void SetChecked(const Lease& lease) final;
-  void Release(Lease lease, std::vector<uint64_t> checksums) final;
-  void GiveUp(Lease lease) final;
-
  protected:
   void EndLease(const Lease& lease) final;
 
   absl::StatusOr<engine::TileIndex> Index(TileRef tile) const;
-  // Leases a tile whose bytes match their checksums. Clears the checksums of bytes in pinned memory
-  // that are about to change. REQUIRES: `index` is the tile's.
+  // Leases a tile. REQUIRES: `index` is the tile's.
   absl::StatusOr<Lease> TakeAt(engine::TileIndex index, TileRef tile, Tier tier, Access access,
                                Stream* stream);
   engine::TransferThread& transfers() const { return mover_->transfers(); }
@@ -57,9 +44,6 @@ class LeasingEngine : public Engine, public engine::UncheckedLeases {
   std::unique_ptr<engine::Mover> mover_;
 
  private:
-  absl::StatusOr<Lease> TakeUnchecked(engine::TileIndex index, TileRef tile, Tier tier,
-                                      Access access, Stream* stream);
-  absl::Status Compare(const Lease& lease);
   engine::TileIndex IndexOf(const Lease& lease) const {
     return tensors_.FirstTile(lease.tile_.tensor) + lease.tile_.tile;
   }

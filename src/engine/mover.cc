@@ -58,7 +58,6 @@ TileIndex Mover::AddTile(uint64_t size_bytes, Role role, bool transient, bool st
   const Entry entry(this);
   const TileIndex tile = pager_.AddTile(size_bytes, role, transient, stored, place);
   planner_.AddTile(tile, base::Now());
-  transfers().checksums().AddTile();
   return tile;
 }
 
@@ -107,7 +106,6 @@ absl::StatusOr<Grant> Mover::Acquire(TileIndex tile, Tier tier, Access access, S
   absl::Status status = transfers().PrepareFrame(frame_offset, frame_bytes);
   if (status.ok()) return granted;
   if (Writes(access)) {
-    transfers().checksums().Clear(tile);
     GiveUp(tile, access, was_stored);
     return status;
   }
@@ -157,10 +155,6 @@ void Mover::GiveUp(TileIndex tile, Access access, bool was_stored) {
   pager_.GiveUp(tile, access);
   if (!was_stored) (void)pager_.Discard(tile);  // no lease is left, so it does not fail
   Dispatch();
-}
-
-absl::Status Mover::ReadAgain(TileIndex tile, uint64_t page, uint64_t checksum, std::byte* frame) {
-  return WithTile(tile, transfers().ReadAgain(tiles_[tile], page, checksum, frame));
 }
 
 absl::Status Mover::Declare(std::span<const TileIndex> tiles, std::span<const Use> uses) {

@@ -100,10 +100,6 @@ class Mover final : private TransferThread::Listener {
   // Ends a lease. If `stream` is not null, the lease lasts until the work that was launched on it
   // so far has run.
   void EndLease(TileIndex tile, Tier tier, Access access, const tiers::StreamHandle* stream);
-  // Ends a writer's lease in pinned memory whose frame does not hold the tile's bytes. The tile has
-  // its bytes on NVMe again. If `was_stored` is false, NVMe does not have them: the tile reads as
-  // zeros.
-  void GiveUp(TileIndex tile, Access access, bool was_stored = true);
   // See the functions of the same names in Pager.
   absl::Status Declare(std::span<const TileIndex> tiles, std::span<const Use> uses);
   void ClearDeclared();
@@ -131,9 +127,6 @@ class Mover final : private TransferThread::Listener {
   // Waits until no plan is being made. If no step has begun since EndStep, starts to follow the
   // plan of the step that is expected. Cancelled if interrupted.
   absl::Status WaitForPlan();
-
-  // See TransferThread::ReadAgain.
-  absl::Status ReadAgain(TileIndex tile, uint64_t page, uint64_t checksum, std::byte* frame);
 
   EngineStats Stats();
   // Takes the recorded events, without the tensors' names and the budgets. Empty if no timeline is
@@ -171,6 +164,9 @@ class Mover final : private TransferThread::Listener {
   // `budgets`: the options of plans. If empty, no steps are planned.
   Mover(MoverParts parts, PagerOptions options, const std::optional<plan::PlanOptions>& budgets);
 
+  // Ends a writer's lease in pinned memory that could not be given to its caller. The tile has its
+  // bytes on NVMe again. If `was_stored` is false, NVMe does not have them: the tile reads as zeros.
+  void GiveUp(TileIndex tile, Access access, bool was_stored);
   void End(TileIndex tile, Tier tier, Access access, bool drained)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status TakeUpPlan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

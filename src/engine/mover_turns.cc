@@ -170,7 +170,6 @@ absl::Status Mover::Forget(TileIndex first, TileIndex count,
     for (TileIndex tile = first; tile < first + count; ++tile)
       while (!pager_.pages()[tile].is_forgotten()) transfers_ended_.Wait(&mu_);
   }
-  for (TileIndex tile = first; tile < first + count; ++tile) transfers().checksums().Clear(tile);
   transfers().RunWithStore(change);
   return absl::OkStatus();
 }

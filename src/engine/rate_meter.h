@@ -20,8 +20,7 @@
 namespace spillway::engine {
 
 // The use of the links since the start. A link is busy while a request is in the I/O engine or a
-// copy is on its stream, so that the mover's work before and after does not count as the link's. (A
-// copy by a CPU that compares or hashes its tile counts with that.)
+// copy is on its stream, so that the mover's work before and after does not count as the link's.
 struct LinkUse {
   std::array<base::LinkBusy, plan::kNumLinks> links;  // indexed by Transfer
   base::LinkBusy nvme_both;                           // while reads and writes were both in flight

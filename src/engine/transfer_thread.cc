@@ -3,19 +3,14 @@
 #include "src/engine/transfer_thread.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <iterator>
-#include <memory>
 #include <string>
 #include <system_error>
 #include <utility>
 
-#include "absl/base/attributes.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "io/checksum.h"
 #include "src/base/clock.h"
 #include "src/base/errno_status.h"
 #include "src/base/status_macros.h"
@@ -43,17 +38,9 @@ absl::Status TransferThread::Start() {
     if (!arena.ok()) return WithOption(arena.status(), "device_bytes");
     device_arena_ = *arena;
   }
-  copies_ = std::make_unique<TileCopies>(
-      TileCopies::Parts{
-          .runtime = &runtime(),
-          .pinned = parts_.pinned->data(),
-          .device = device_arena_,
-          .page_bytes = parts_.store != nullptr ? parts_.store->page_bytes() : 0,
-          .checksums = &checksums_,
-          .read_again = std::bind_front(&TransferThread::ReadAgain, this),
-      },
-      static_cast<TileCopies::Listener*>(this));
-  SPILLWAY_RETURN_IF_ERROR(copies_->Start());
+  for (tiers::StreamHandle& stream : copy_streams_) {
+    SPILLWAY_ASSIGN_OR_RETURN(stream, runtime().CreateStream());
+  }
   try {
     thread_ = std::thread(&TransferThread::Run, this);
   } catch (const std::system_error& error) {
@@ -76,7 +63,8 @@ void TransferThread::Stop() {
 
 TransferThread::~TransferThread() {
   Stop();
-  copies_.reset();
+  for (const tiers::StreamHandle stream : copy_streams_)
+    if (stream.value != nullptr) runtime().DestroyStream(stream);
   if (parts_.io != nullptr) parts_.io->RemoveBuffers();
   if (device_arena_ != nullptr) runtime().FreeArena(device_arena_, parts_.device_bytes);
   parts_.store.reset();  // before the I/O engine, in which its files are registered
@@ -161,8 +149,8 @@ absl::Status TransferThread::CheckDevice() {
 LinkUse TransferThread::link_use() {
   MutexLock lock(&mu_);
   LinkUse use = link_use_;
-  for (const Transfer copy : {Transfer::kCopyIn, Transfer::kCopyOut})
-    use.links[static_cast<size_t>(copy)] = copies_->busy(copy);
+  use.links[static_cast<size_t>(Transfer::kCopyIn)] = copies_[0].busy();
+  use.links[static_cast<size_t>(Transfer::kCopyOut)] = copies_[1].busy();
   return use;
 }
 
@@ -224,12 +212,8 @@ std::vector<TransferThread::TransferEnd> TransferThread::Reap(bool idle) {
     return ended;
   }
   pages_->Reap(idle ? absl::InfiniteDuration() : absl::ZeroDuration(), &results_);
-  for (io::PageIo::Result& result : results_) {
-    const auto tile = static_cast<TileIndex>(result.tag);
-    if (!result.checksums.empty())
-      checksums_.Set(tile, TileChecksums::Kind::kExpected, std::move(result.checksums));
-    ended.push_back({tile, std::move(result.status)});
-  }
+  for (io::PageIo::Result& result : results_)
+    ended.push_back({static_cast<TileIndex>(result.tag), std::move(result.status)});
   results_.clear();
   MutexLock lock(&mu_);
   sleeping_ = false;
@@ -253,101 +237,76 @@ void TransferThread::Execute(const Work& work) {
     if (pages_ != nullptr) pages_->Forget(place.tensor, place.first_page, size_bytes);
     return;
   }
-  if (action.kind == Action::Kind::kGrant) return copies_->Grant(action);
+  // The lease's copy was just launched. Marks its end, for which the caller's stream waits.
+  if (action.kind == Action::Kind::kGrant) {
+    const auto failed = not_launched_.find(action.tile);
+    if (failed != not_launched_.end()) return listener_.OnLaunched(action, failed->second, {});
+    absl::StatusOr<tiers::EventHandle> marked = MarkArrival();
+    const tiers::EventHandle arrival = marked.value_or(tiers::EventHandle{});
+    return listener_.OnLaunched(action, std::move(marked).status(), arrival);
+  }
   if (has_timeline_) listener_.OnBegin(action);
+  not_launched_.erase(action.tile);
   absl::Status status = parts_.pinned->EnsureUsable(action.pinned_offset, size_bytes);
   std::byte* frame = parts_.pinned->data() + action.pinned_offset;
   if (status.ok()) {
-    const bool fills = action.transfer != Transfer::kWrite && action.transfer != Transfer::kCopyIn;
-    if (fills) checksums_.Clear(action.tile);
     switch (action.transfer) {
-      case Transfer::kRead: {
-        const bool by_user = !work.tile->transient && checksums_.IsComparedByUser(action.tile);
-        return pages_->Read(action.tile, place.tensor, place.first_page, size_bytes, frame,
-                            by_user ? io::Verifier::kCaller : io::Verifier::kPageIo);
-      }
-      case Transfer::kWrite: {
-        std::vector<uint64_t> known;
-        if (checksums_.KindOf(action.tile) == TileChecksums::Kind::kComputed)
-          known = checksums_.Of(action.tile);
-        checksums_.NoteWrite(action.tile, !known.empty());
-        return pages_->Write(action.tile, place.tensor, place.first_page, size_bytes, frame, known);
-      }
+      case Transfer::kRead:
+        return pages_->Read(action.tile, place.tensor, place.first_page, size_bytes, frame);
+      case Transfer::kWrite:
+        return pages_->Write(action.tile, place.tensor, place.first_page, size_bytes, frame);
       case Transfer::kZero: std::memset(frame, 0, size_bytes); break;
       default:
-        if (action.transfer == Transfer::kCopyIn && copies_->MustCompareBefore(action.tile))
-          status = Compare(action.tile, *work.tile, frame);
-        if (status.ok()) return copies_->Copy(action, *work.tile);
+        status = Copy(action, size_bytes);
+        if (status.ok()) return;
     }
   }
-  if (action.transfer == Transfer::kCopyIn) return copies_->Fail(action, status);
-  OnCopied(action.tile, status);
-}
-
-void TransferThread::OnCopied(TileIndex tile, const absl::Status& status) {
-  const TransferEnd ended{tile, status};
+  if (!status.ok() && action.Is(Transfer::kCopyIn)) not_launched_[action.tile] = status;
+  const TransferEnd ended{action.tile, status};
   listener_.OnEnded({&ended, 1});
 }
 
-namespace {
-
-// Makes a damaged page equal to a good one. Other threads may be hashing the page meanwhile: they
-// find it damaged, or good for ever. The thread sanitizer would report that.
-ABSL_ATTRIBUTE_NO_SANITIZE_THREAD void Replace(volatile std::byte* page, const std::byte* good,
-                                               uint64_t bytes) {
-  for (uint64_t i = 0; i < bytes; ++i)
-    if (page[i] != good[i]) page[i] = good[i];
-}
-
-}  // namespace
-
-// Compares a page with its checksum, and reads it again if it differs. The second read goes to
-// memory of its own: another user may be comparing the page in the frame meanwhile, and must find
-// it bad until it is good for ever. Other transfers that end meanwhile stay in results_.
-absl::Status TransferThread::ComparePage(const Tile& tile, uint64_t page, uint64_t checksum,
-                                         std::byte* frame) {
-  const uint64_t begin = page * parts_.store->page_bytes();
-  const uint64_t bytes = std::min(parts_.store->page_bytes(), tile.size_bytes - begin);
-  if (io::Checksum({frame + begin, bytes}) == checksum) return absl::OkStatus();
-  const uint64_t room = (bytes + io::kIoAlignment - 1) / io::kIoAlignment * io::kIoAlignment;
-  const std::unique_ptr<std::byte, void (*)(void*)> again(
-      static_cast<std::byte*>(std::aligned_alloc(io::kIoAlignment, room)), std::free);
-  if (again == nullptr) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "page ", page, " does not match its checksum, and there is no memory to read its ", bytes,
-        " bytes again"));
+absl::Status TransferThread::Copy(const Action& action, uint64_t size_bytes) {
+  std::byte* const pinned = parts_.pinned->data() + action.pinned_offset;
+  std::byte* const device = device_arena_ + action.device_offset;
+  const bool in = action.Is(Transfer::kCopyIn);
+  const size_t way = in ? 0 : 1;
+  const tiers::StreamHandle stream = copy_streams_[way];
+  const auto stop_meter = [this, way](uint64_t copied_bytes) {
+    MutexLock lock(&mu_);
+    copies_[way].End(base::Now(), copied_bytes);
+  };
+  {
+    MutexLock lock(&mu_);
+    copies_[way].Begin(base::Now());
   }
-  constexpr uint64_t kTag = ~uint64_t{0};  // no tile has it
-  pages_->Read(kTag, tile.place.tensor, tile.place.first_page + page, bytes, again.get());
-  while (true) {
-    const auto read = std::find_if(results_.begin(), results_.end(),
-                                   [](const auto& result) { return result.tag == kTag; });
-    if (read != results_.end()) {
-      absl::Status status = std::move(read->status);
-      results_.erase(read);
-      if (status.ok()) Replace(frame + begin, again.get(), bytes);
-      return status;
-    }
-    pages_->Reap(absl::InfiniteDuration(), &results_);
+  absl::Status status = in ? runtime().CopyAsync(stream, tiers::CopyDirection::kHostToDevice,
+                                                 device, pinned, size_bytes)
+                           : runtime().CopyAsync(stream, tiers::CopyDirection::kDeviceToHost,
+                                                 pinned, device, size_bytes);
+  if (status.ok()) {
+    status = runtime().Notify(
+        stream, [this, stop_meter, tile = action.tile, size_bytes](const absl::Status& copied) {
+          if (!copied.ok()) NoteFailedWait(copied);
+          stop_meter(copied.ok() ? size_bytes : 0);
+          const TransferEnd ended{tile, copied};
+          listener_.OnEnded({&ended, 1});
+        });
   }
-}
-
-// If two users compare a page, the one who comes second finds it as the first has read it again.
-absl::Status TransferThread::ReadAgain(const Tile& tile, uint64_t page, uint64_t checksum,
-                                       std::byte* frame) {
-  absl::Status status;
-  RunWithStore([&](io::Store*) { status = ComparePage(tile, page, checksum, frame); });
+  if (status.ok()) return status;
+  // Parts of the copy may be in flight, and no notification would report their end.
+  WaitFor(stream);
+  stop_meter(0);
   return status;
 }
 
-// Compares a tile that its user was to compare, but that goes to the device instead.
-absl::Status TransferThread::Compare(TileIndex index, const Tile& tile, std::byte* frame) {
-  checksums_.NoteGoesToDevice(index);
-  const std::vector<uint64_t> expected = checksums_.Of(index);
-  for (uint64_t page = 0; page < expected.size(); ++page)
-    SPILLWAY_RETURN_IF_ERROR(ComparePage(tile, page, expected[page], frame));
-  checksums_.Clear(index);
-  return absl::OkStatus();
+// Marks the end of the copies to the device that were launched so far.
+absl::StatusOr<tiers::EventHandle> TransferThread::MarkArrival() {
+  SPILLWAY_ASSIGN_OR_RETURN(const tiers::EventHandle event, runtime().CreateEvent());
+  const absl::Status status = runtime().Record(event, copy_streams_[0]);
+  if (status.ok()) return event;
+  runtime().DestroyEvent(event);
+  return status;
 }
 
 }  // namespace spillway::engine

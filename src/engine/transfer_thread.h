@@ -8,6 +8,7 @@
 #ifndef SPILLWAY_ENGINE_TRANSFER_THREAD_H_
 #define SPILLWAY_ENGINE_TRANSFER_THREAD_H_
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -17,21 +18,20 @@
 #include <span>
 #include <string_view>
 #include <thread>
-#include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "io/io_engine.h"
 #include "io/store/page_io.h"
 #include "io/store/store.h"
 #include "spillway/stats.h"
+#include "src/base/busy_meter.h"
 #include "src/base/mutex.h"
 #include "src/engine/pager/action.h"
 #include "src/engine/pager/tile_table.h"
 #include "src/engine/rate_meter.h"
-#include "src/engine/tile_checksums.h"
-#include "src/engine/tile_copies.h"
 #include "tiers/device_runtime.h"
 #include "tiers/pinned_arena.h"
 
@@ -59,7 +59,7 @@ struct Work {
 };
 
 // Thread-safe. Owns the parts, which end with it.
-class TransferThread final : private TileCopies::Listener {
+class TransferThread {
  public:
   struct TransferEnd {
     TileIndex tile = 0;
@@ -72,7 +72,8 @@ class TransferThread final : private TileCopies::Listener {
     virtual ~Listener() = default;
     // `transfers` is empty for a kRunAgain.
     virtual void OnEnded(std::span<const TransferEnd> transfers) = 0;
-    // As TileCopies::Listener's.
+    // A lease's copy was launched; `arrival` occurs when it ends. If `status` is not ok, the copy
+    // was not launched or its end could not be marked.
     virtual void OnLaunched(const Action& grant, absl::Status status,
                             tiers::EventHandle arrival) = 0;
     // All posted work has been started; transfers may be in flight. Some work ends without any
@@ -85,7 +86,7 @@ class TransferThread final : private TileCopies::Listener {
 
   TransferThread(MoverParts parts, Listener* listener);
   // REQUIRES: no work is posted, and no transfer is in flight.
-  ~TransferThread() override;
+  ~TransferThread();
   TransferThread(const TransferThread&) = delete;
   TransferThread& operator=(const TransferThread&) = delete;
 
@@ -111,9 +112,6 @@ class TransferThread final : private TileCopies::Listener {
   // Runs `work` on the thread, which owns the store, after the work that was posted before. Returns
   // when it has run.
   void RunWithStore(const std::function<void(io::Store*)>& work);
-  // Reads one page of a tile into its place in the tile's frame again, unless the bytes there have
-  // `checksum` by now. Returns when the page is there as it was written, or with the error.
-  absl::Status ReadAgain(const Tile& tile, uint64_t page, uint64_t checksum, std::byte* frame);
   // Makes a frame of pinned memory usable. If no transfer has filled the frame, it may lie in a
   // slab that is not locked yet.
   absl::Status PrepareFrame(uint64_t offset, uint64_t size_bytes);
@@ -125,8 +123,6 @@ class TransferThread final : private TileCopies::Listener {
   // Ok, or Aborted: the device is lost, or a wait has failed. Nothing may be committed any more.
   absl::Status CheckDevice();
 
-  TileChecksums& checksums() { return checksums_; }
-
   LinkUse link_use();
   Occupancy store_room();
 
@@ -136,32 +132,29 @@ class TransferThread final : private TileCopies::Listener {
   void Sleep(bool idle);
   std::vector<TransferEnd> Reap(bool idle);
   void Execute(const Work& work);
-  absl::Status ComparePage(const Tile& tile, uint64_t page, uint64_t checksum, std::byte* frame);
-  absl::Status Compare(TileIndex index, const Tile& tile, std::byte* frame);
-  void OnCopied(TileIndex tile, const absl::Status& status) override;
-  void OnLaunched(const Action& grant, absl::Status status, tiers::EventHandle arrival) override {
-    listener_.OnLaunched(grant, std::move(status), arrival);
-  }
-  void OnFailedWait(const absl::Status& status) override { NoteFailedWait(status); }
+  absl::Status Copy(const Action& action, uint64_t size_bytes);
+  absl::StatusOr<tiers::EventHandle> MarkArrival();
 
   // Constant after Start.
   MoverParts parts_;
   Listener& listener_;
   const bool has_timeline_;
   std::byte* device_arena_ = nullptr;
+  std::array<tiers::StreamHandle, 2> copy_streams_;  // in, out
 
   std::deque<std::atomic<bool>> slab_ready_;
   std::unique_ptr<io::PageIo> pages_;        // used by the thread alone; null without a store
   std::vector<io::PageIo::Result> results_;  // used by the thread alone; not handled yet
-  TileChecksums checksums_;
-  std::unique_ptr<TileCopies> copies_;
+  // Used by the thread alone: why the last copy of a tile to the device was not launched.
+  absl::flat_hash_map<TileIndex, absl::Status> not_launched_;
   int64_t working_since_ns_ = 0;  // used by the thread alone, for the timeline
 
   base::Mutex mu_;
   std::vector<Work> work_ ABSL_GUARDED_BY(mu_);
   std::atomic<bool> has_work_ = false;  // written under the lock
   std::vector<std::function<void()>> closures_ ABSL_GUARDED_BY(mu_);
-  LinkUse link_use_ ABSL_GUARDED_BY(mu_);  // NVMe's part, as of the last Reap
+  std::array<base::BusyMeter, 2> copies_ ABSL_GUARDED_BY(mu_);  // in, out
+  LinkUse link_use_ ABSL_GUARDED_BY(mu_);                       // NVMe's part, as of the last Reap
   Occupancy store_room_ ABSL_GUARDED_BY(mu_);
   absl::Status failed_wait_ ABSL_GUARDED_BY(mu_);  // the first; ok: none
   bool sleeping_ ABSL_GUARDED_BY(mu_) = false;

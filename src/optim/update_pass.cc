@@ -18,7 +18,6 @@
 #include "src/optim/element_codecs.h"
 #include "src/optim/factored_update.h"
 #include "src/optim/fused_update.h"
-#include "src/optim/hashed_lease.h"
 #include "src/optim/rule_kernels.h"
 #include "src/optim/rule_passes.h"
 #include "src/optim/state_specs.h"
@@ -30,8 +29,6 @@ namespace {
 constexpr uint64_t kFrameBytes = 4096;
 // The least work that is worth handing to another thread: 16 Ki elements take about 10 µs.
 constexpr uint64_t kGrainElements = 16384;
-// Elements that a thread updates before it hashes the completed pages: 256 KiB in fp32.
-constexpr uint64_t kPortionElements = uint64_t{64} << 10;
 
 TileRef TileAt(const Operand& operand, uint64_t element) {
   return {operand.tensor, element / operand.tile_elements};
@@ -51,34 +48,15 @@ class HeldTiles {
         is_last_pass_(is_last_pass),
         leases_(parameter.operands.size()) {}
 
-  // Leases the tiles that begin with the segment, and compares them with their checksums. The tiles
-  // leased so far are compared before a tile is leased with kDiscard, since that tile's bytes are
-  // void from then on.
-  absl::Status Acquire(ThreadPool* pool, const Segment& segment) {
+  // Leases the tiles that begin with the segment.
+  absl::Status Acquire(const Segment& segment) {
     for (size_t i = 0; i < leases_.size(); ++i) {
       const Operand& operand = parameter_.operands[i];
       if (!IsLeased(pass_, operand) || !BeginsTile(operand, segment)) continue;
-      const Access access = *pass_.AccessTo(operand.kind);
-      if (access == Access::kDiscard) SPILLWAY_RETURN_IF_ERROR(HashedLease::Compare(pool, leases_));
-      SPILLWAY_ASSIGN_OR_RETURN(
-          leases_[i], HashedLease::Acquire(engine_, TileAt(operand, segment.begin), access));
+      SPILLWAY_ASSIGN_OR_RETURN(leases_[i], engine_->AcquireHost(TileAt(operand, segment.begin),
+                                                                 *pass_.AccessTo(operand.kind)));
     }
-    return HashedLease::Compare(pool, leases_);
-  }
-
-  // Whether any of the leased tiles is hashed.
-  bool AreHashed() const {
-    return std::any_of(leases_.begin(), leases_.end(),
-                       [](const HashedLease& lease) { return lease.is_hashed(); });
-  }
-
-  // Records that elements [begin, end) were updated. Any thread may call it.
-  void Written(uint64_t begin, uint64_t end) {
-    for (size_t i = 0; i < leases_.size(); ++i) {
-      if (!leases_[i].is_hashed()) continue;
-      const bool is_first = begin % parameter_.operands[i].tile_elements == 0;
-      leases_[i].Written(is_first ? 0 : BytesBefore(i, begin), BytesBefore(i, end));
-    }
+    return absl::OkStatus();
   }
 
   // Releases the tiles that end with the segment, also after an error. In the last pass, also
@@ -122,18 +100,6 @@ class HeldTiles {
     return reinterpret_cast<float*>(leases_[i].data()) + in_tile / elements;
   }
 
-  // Returns how many bytes at the start of an operand's tile hold none of the elements from `end`
-  // on.
-  uint64_t BytesBefore(size_t i, uint64_t end) const {
-    const Operand& operand = parameter_.operands[i];
-    const uint64_t in_tile = (end - 1) % operand.tile_elements + 1;
-    if (end == parameter_.num_elements || in_tile == operand.tile_elements)
-      return leases_[i].size_bytes();
-    if (i != CheckedParameter::kFirstMoment || !IsEncoded(parameter_.format))
-      return in_tile * ElementBytes(operand.dtype);
-    return in_tile / parameter_.row.num_elements * parameter_.row.size_bytes();
-  }
-
   // Returns the row of the encoded moments in which `element` lies.
   std::byte* RowAt(uint64_t element) const {
     const Operand& operand = parameter_.operands[CheckedParameter::kFirstMoment];
@@ -146,7 +112,7 @@ class HeldTiles {
   const CheckedParameter& parameter_;
   const Pass& pass_;
   const bool is_last_pass_;
-  std::vector<HashedLease> leases_;
+  std::vector<Lease> leases_;
 };
 
 // The moments that an update uses, without where they lie, and the key of a split master weight.
@@ -246,7 +212,7 @@ class ParameterUpdate {
         StepSizeOf(rule_, update_, factored_ ? factored_->sums() : sums_, parameter_.num_elements);
   }
 
-  void Visit(const Pass& pass, HeldTiles& held, const Segment& segment) {
+  void Visit(const Pass& pass, const HeldTiles& held, const Segment& segment) {
     switch (pass.kind) {
       case PassKind::kUpdate: return UpdateSegment(pass, held, segment);
       case PassKind::kNorms: return SumSegment(pass, held, segment);
@@ -262,12 +228,9 @@ class ParameterUpdate {
  private:
   // Updates the segment on all threads, cut at multiples of a grain, or of blocks of encoded
   // moments. There are more portions than threads, so that a thread that falls behind takes fewer.
-  void UpdateSegment(const Pass& pass, HeldTiles& held, const Segment& segment) {
+  void UpdateSegment(const Pass& pass, const HeldTiles& held, const Segment& segment) {
     const EncodedRow& row = parameter_.row;
-    const bool is_encoded = IsEncoded(parameter_.format);
-    if (held.AreHashed() && !(is_encoded && row.num_elements > kPortionElements))
-      return UpdateAndHash(pass, held, segment);
-    if (!is_encoded) {
+    if (!IsEncoded(parameter_.format)) {
       pool_->ParallelPortions(static_cast<int64_t>(segment.end - segment.begin), kGrainElements,
                               [&](int64_t begin, int64_t end) {
                                 UpdateRange(pass, held,
@@ -286,26 +249,6 @@ class ParameterUpdate {
                 std::min(segment.end, FirstOfBlock(row, first + static_cast<uint64_t>(end))));
           });
     }
-  }
-
-  // Updates the segment. The thread that writes the last bytes of a page hashes the page while it
-  // is in that thread's caches. Portions have whole rows of encoded moments. If a row is longer
-  // than a portion, this function is not used, and the engine hashes what is written.
-  void UpdateAndHash(const Pass& pass, HeldTiles& held, const Segment& segment) {
-    const uint64_t row = IsEncoded(parameter_.format) ? parameter_.row.num_elements : 1;
-    const uint64_t share =
-        (segment.end - segment.begin) / static_cast<uint64_t>(pool_->num_threads()) + 1;
-    const uint64_t elements = std::clamp(share, kGrainElements, kPortionElements);
-    const uint64_t portion = std::max<uint64_t>(1, elements / row) * row;
-    const uint64_t first = segment.begin / portion;
-    const uint64_t last = (segment.end + portion - 1) / portion;
-    pool_->ParallelFor(static_cast<int64_t>(last - first), [&](int64_t i) {
-      const uint64_t at = (first + static_cast<uint64_t>(i)) * portion;
-      const uint64_t begin = std::max(segment.begin, at);
-      const uint64_t end = std::min(segment.end, at + portion);
-      UpdateRange(pass, held, begin, end);
-      held.Written(begin, end);
-    });
   }
 
   void UpdateRange(const Pass& pass, const HeldTiles& held, uint64_t begin, uint64_t end) {
@@ -452,7 +395,7 @@ absl::Status UpdateParameter(Engine* engine, ThreadPool* pool, const CheckedPara
     if (is_last && parameter.passes.size() > 1) under_way.TakeUpSums();
     HeldTiles held(engine, parameter, pass, is_last);
     const auto visit = [&](const Segment& segment) {
-      const absl::Status acquired = held.Acquire(pool, segment);
+      const absl::Status acquired = held.Acquire(segment);
       if (!acquired.ok()) {
         held.Spoil(segment.begin);
         return acquired;

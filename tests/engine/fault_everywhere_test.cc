@@ -163,8 +163,7 @@ class Trainer {
   // Holds a lease while `use` runs.
   template <typename Use>
   absl::Status With(TileIndex tile, Tier tier, Access access, const Use& use) {
-    SPILLWAY_ASSIGN_OR_RETURN(const Grant lease,
-                              AcquireCompared(*mover_, tile, kTileBytes, tier, access));
+    SPILLWAY_ASSIGN_OR_RETURN(const Grant lease, mover_->Acquire(tile, tier, access, nullptr));
     const absl::Status status = use(reinterpret_cast<uint32_t*>(lease.data));
     mover_->EndLease(tile, tier, access, nullptr);
     return status;

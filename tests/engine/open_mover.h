@@ -5,7 +5,6 @@
 #ifndef SPILLWAY_TESTS_ENGINE_OPEN_MOVER_H_
 #define SPILLWAY_TESTS_ENGINE_OPEN_MOVER_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -15,7 +14,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "io/checksum.h"
 #include "io/store/store.h"
 #include "src/base/status_macros.h"
 #include "src/engine/mover.h"
@@ -45,33 +43,6 @@ inline absl::StatusOr<std::unique_ptr<Mover>> OpenMover(
   pager.describe = std::move(describe);
   pager.pump = pump;
   return Mover::Create(std::move(parts), pager, &plan::WaysToRetain);
-}
-
-// Acquires a lease, and does with the tile's checksums what LeasingEngine does: bytes in pinned
-// memory that were not compared yet are compared before they are used.
-inline absl::StatusOr<Grant> AcquireCompared(Mover& mover, TileIndex tile, uint64_t tile_bytes,
-                                             Tier tier, Access access) {
-  constexpr uint64_t kPageBytes = 16 * kKiB;
-  SPILLWAY_ASSIGN_OR_RETURN(const Grant lease, mover.Acquire(tile, tier, access, nullptr));
-  TileChecksums& checksums = mover.transfers().checksums();
-  if (tier != Tier::kPinned) return lease;
-  const bool compares = checksums.KindOf(tile) == TileChecksums::Kind::kExpected;
-  const std::vector<uint64_t> expected = compares ? checksums.Of(tile) : std::vector<uint64_t>();
-  for (uint64_t page = 0; page < expected.size(); ++page) {
-    const uint64_t begin = page * kPageBytes;
-    const uint64_t bytes = std::min(kPageBytes, tile_bytes - begin);
-    if (io::Checksum({lease.data + begin, bytes}) == expected[page]) continue;
-    absl::Status status = mover.ReadAgain(tile, page, expected[page], lease.data);
-    if (status.ok()) continue;
-    if (Writes(access)) {
-      mover.GiveUp(tile, access);
-    } else {
-      mover.EndLease(tile, tier, access, nullptr);
-    }
-    return status;
-  }
-  if (compares || Writes(access)) checksums.Clear(tile);
-  return lease;
 }
 
 // Runs a commit of the mover that does not commit the store.

@@ -59,8 +59,8 @@ ORDER = {
     "src/engine/following": "step_plan plan_index plan_progress ready_ops plan_periods plan_follower".split(),
     "src/engine/pager": """arena_map tile_table use_queue action leases write_failures job page_table
         transfers plan_frames room plan_moves plan_run arrivals flush pager""".split(),
-    "src/engine": """open_engine unchecked_leases overlap_meter caller_waits rate_meter resting_room plan_service step_planner
-        timeline_recorder tile_checksums tile_copies transfer_thread mover tensor_registry engine_stream leasing_engine engine_parts engine""".split(),
+    "src/engine": """open_engine overlap_meter caller_waits rate_meter resting_room plan_service step_planner
+        timeline_recorder transfer_thread mover tensor_registry engine_stream leasing_engine engine_parts engine""".split(),
 }
 
 # Libraries that only some folders may include. Tests and benchmarks may include any.

@@ -179,7 +179,6 @@ void Pager::TransferDone(TileIndex tile, const absl::Status& status) {
     } else if (ended.is_leased || (is_streams && !ended.planned)) {
       pages_.failures().SetUnreported(status, Kind::kLost);
     }
-    if (ended.transfer == Transfer::kCopyIn && absl::IsDataLoss(status)) DropLost(tile);
     EndDiscard(tile);
     plan_.Abandon(/*deviated=*/true);
     return;
@@ -190,15 +189,6 @@ void Pager::TransferDone(TileIndex tile, const absl::Status& status) {
   plan_.TransferEnded(tile, ended.planned);
   // The lease that did not wait for the copy may have ended already.
   if (ended.is_leased && !plan_.is_followed()) room_.GoToRest(tile);
-}
-
-// Drops a copy in pinned memory that is not what was written, if NVMe has the bytes: the tile's
-// next use reads them again.
-void Pager::DropLost(TileIndex tile) {
-  const Page& page = pages_[tile];
-  const bool may_go = page.stored && page.is_ready(Tier::kPinned) && !page.is_leaving();
-  if (may_go && pages_.leases().held(tile, Tier::kPinned) == 0)
-    pages_.DropFrame(tile, Tier::kPinned);
 }
 
 // --- The pump ---

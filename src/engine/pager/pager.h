@@ -59,8 +59,8 @@ class Pager {
   // The holder has released its lease, but work on a stream still uses the bytes. EndLease follows.
   void BeginDrain(TileIndex tile, Tier tier, Access access, StreamId stream);
   void EndLease(TileIndex tile, Tier tier, Access access, bool drained);
-  // Ends a writer's lease in pinned memory whose bytes did not match those that NVMe should hold.
-  // The copy on NVMe, which no write has replaced, becomes the tile's newest again.
+  // Ends a writer's lease in pinned memory that could not be given to its caller. The copy on NVMe,
+  // which no write has replaced, becomes the tile's newest again.
   void GiveUp(TileIndex tile, Access access);
   void Declare(TileIndex tile, Tier tier, Access access) { uses_.Declare(tile, tier, access); }
   void ClearDeclared() { uses_.Clear(); }
@@ -130,7 +130,6 @@ class Pager {
   bool AdvanceAll(Job::Kind kind);
   Outcome Advance(Job& job);
   void EndDiscard(TileIndex tile);
-  void DropLost(TileIndex tile);
 
   PageTable pages_;
   Transfers transfers_{&pages_};

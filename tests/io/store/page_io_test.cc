@@ -237,47 +237,6 @@ TEST_P(PageIoTest, EveryPageHasItsOwnRecord) {
   EXPECT_EQ(0, std::memcmp(part.data(), memory.data() + kPageBytes, kPageBytes));
 }
 
-TEST_P(PageIoTest, TheCallerMayCompareAndCompute) {
-  constexpr uint64_t kBytes = 2 * kPageBytes + 100;
-  const AlignedBuffer memory(RoundUp(kBytes));
-  FillPattern({memory.data(), kBytes}, 1);
-  std::vector<uint64_t> checksums;
-  for (uint64_t begin = 0; begin < kBytes; begin += kPageBytes)
-    checksums.push_back(Checksum({memory.data() + begin, std::min(kPageBytes, kBytes - begin)}));
-  io_->Write(1, 0, 0, kBytes, memory.data(), checksums);
-  ASSERT_TRUE(ReapAll().at(1).ok());
-  EXPECT_EQ(io_->hashing().seconds, 0);
-  ASSERT_TRUE(Read(0, 0, kBytes, 1).ok());  // PageIo computes the same checksums
-
-  const auto read = [&](TensorIndex tensor, uint64_t bytes) {
-    std::vector<PageIo::Result> results;
-    io_->Read(2, tensor, 0, bytes, memory.data(), Verifier::kCaller);
-    while (results.empty()) io_->Reap(absl::InfiniteDuration(), &results);
-    return results.at(0);
-  };
-  PageIo::Result result = read(0, kBytes);
-  EXPECT_TRUE(result.status.ok()) << result.status;
-  EXPECT_EQ(result.checksums, checksums);
-  EXPECT_TRUE(HasPattern({memory.data(), kBytes}, 1));
-
-  const uint64_t at = store_->pages.at({0, 1}).extent.offset + 77;
-  FlipBitAt(at);
-  result = read(0, kBytes);
-  EXPECT_TRUE(result.status.ok()) << result.status;
-  EXPECT_EQ(result.checksums, checksums);
-  EXPECT_NE(Checksum({memory.data() + kPageBytes, kPageBytes}), checksums[1]);
-  EXPECT_TRUE(absl::IsDataLoss(Read(0, 0, kBytes, 1)));
-
-  // PageIo compares a page in a pack itself, before it moves the page to the caller's memory.
-  ASSERT_TRUE(Write(1, 0, kPacked, 3).ok());
-  result = read(1, kPacked);
-  EXPECT_TRUE(result.status.ok()) << result.status;
-  EXPECT_TRUE(result.checksums.empty());
-  EXPECT_TRUE(HasPattern({memory.data(), kPacked}, 3));
-  FlipBitAt(store_->pages.at({1, 0}).extent.offset);
-  EXPECT_TRUE(absl::IsDataLoss(read(1, kPacked).status));
-}
-
 TEST_P(PageIoTest, NeighboursShareRequestsOfTheDevicesSize) {
   ASSERT_TRUE(Write(0, 0, 40 * kPageBytes, 1).ok());
   EXPECT_EQ(sizes_, (std::vector<uint32_t>{2 << 20, 1 << 19}));

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests updates that compare and hash the bytes that pass through them, over a disk that flips
-// bits: what a flipped bit may change, that the engine compares what the update does not, and when
-// checksums become void.
+// Tests updates over a disk that flips bits: what a flipped bit may change in the tiles of an
+// update, and in other leases of them.
 
 #include <gtest/gtest.h>
 
@@ -10,17 +9,14 @@
 #include <cstring>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "io/checksum.h"
 #include "io/faulty_io_engine.h"
 #include "spillway/engine.h"
 #include "spillway/optimizer.h"
 #include "spillway/thread_pool.h"
-#include "src/engine/unchecked_leases.h"
 #include "tests/engine/faulty_machine.h"
 #include "tests/exhaustive.h"
 #include "tests/heap_engine.h"
@@ -30,17 +26,16 @@
 namespace spillway::optim {
 namespace {
 
-using engine::UncheckedLeases;
 using io::Fault;
 using io::IoOp;
 
-// Inside a tile, no portion of its update ends at the end of such a page. A tile is a multiple of
-// the I/O alignment in every format, so each bit of a request is a bit of a tile.
+// A tile is a multiple of the I/O alignment in every format, so each bit of a request is a bit of a
+// tile.
 constexpr uint64_t kPageBytes = 20 * kKiB;
 constexpr int64_t kTileRows = 128;
 constexpr uint64_t kAll = uint64_t{1} << 40;
 
-class HashedUpdate : public testing::TestWithParam<StateFormat> {
+class UpdateFaults : public testing::TestWithParam<StateFormat> {
  protected:
   void SetUp() override {
     for (const auto& [name, tiles] : {std::pair("a", 2), std::pair("b", 1)}) {
@@ -55,7 +50,6 @@ class HashedUpdate : public testing::TestWithParam<StateFormat> {
     Register(fake);
     pinned_bytes_ = optimizer_->min_pinned_bytes();
     Open(OpenMode::kCreate);
-    // The engine leaves it to the update to compare the tiles that an update has leased before.
     const absl::Status status = UpdateAll();
     ASSERT_TRUE(status.ok()) << status;
   }
@@ -88,7 +82,6 @@ class HashedUpdate : public testing::TestWithParam<StateFormat> {
   }
 
   Engine& engine() { return *machine_.engine; }
-  UncheckedLeases& unchecked() { return dynamic_cast<UncheckedLeases&>(engine()); }
   TensorId moments() const { return tensors_[0].state.back(); }
   const Bytes& moments_bytes() const { return parameters_[0].state.back(); }
 
@@ -190,20 +183,7 @@ class HashedUpdate : public testing::TestWithParam<StateFormat> {
   std::unique_ptr<Optimizer> optimizer_;
 };
 
-TEST_P(HashedUpdate, IsGivenTheChecksumsOfWhatItReads) {
-  EvictAll();
-  std::vector<uint64_t> checksums;
-  auto lease = unchecked().AcquireUnchecked({moments(), 0}, Access::kRead, &checksums);
-  ASSERT_TRUE(lease.ok()) << lease.status();
-  ASSERT_EQ(checksums.size(), (lease->size_bytes() + kPageBytes - 1) / kPageBytes);
-  for (uint64_t page = 0; page < checksums.size(); ++page) {
-    const auto bytes = lease->as<std::byte>().subspan(page * kPageBytes);
-    EXPECT_EQ(checksums[page], io::Checksum(bytes.first(std::min(bytes.size(), kPageBytes))));
-  }
-  ExpectBytes(*lease, moments_bytes());
-}
-
-TEST_P(HashedUpdate, AFlippedBitOnTheWayIsReadAgain) {
+TEST_P(UpdateFaults, AFlippedBitOnTheWayIsReadAgain) {
   for (const uint64_t skip : {0, 1, 2}) {
     const uint64_t met = machine_.disk->faults_met();
     machine_.disk->Inject({.kind = Fault::Kind::kBitFlip, .op = IoOp::kRead, .skip = skip});
@@ -215,7 +195,7 @@ TEST_P(HashedUpdate, AFlippedBitOnTheWayIsReadAgain) {
   ExpectReferenceAfterReopening();
 }
 
-TEST_P(HashedUpdate, AFlippedBitThatStaysChangesNothing) {
+TEST_P(UpdateFaults, AFlippedBitThatStaysChangesNothing) {
   const std::vector<ReferenceParameter> before = parameters_;
   machine_.disk->Inject({.kind = Fault::Kind::kBitFlip, .op = IoOp::kRead, .count = kAll});
   const absl::Status status = UpdateAll();
@@ -232,7 +212,7 @@ TEST_P(HashedUpdate, AFlippedBitThatStaysChangesNothing) {
 
 // Wherever bytes are lost, each tile is updated as a whole or not at all, in memory and after a
 // commit.
-TEST_P(HashedUpdate, AFlippedBitThatStaysLeavesItsTileAsItWas) {
+TEST_P(UpdateFaults, AFlippedBitThatStaysLeavesItsTileAsItWas) {
   for (const uint64_t skip : {1, 2}) {
     const std::vector<ReferenceParameter> before = parameters_;
     std::vector<Update> updates = NextUpdates();
@@ -253,7 +233,7 @@ TEST_P(HashedUpdate, AFlippedBitThatStaysLeavesItsTileAsItWas) {
   }
 }
 
-TEST_P(HashedUpdate, OtherLeasesAreComparedBeforeTheyAreGiven) {
+TEST_P(UpdateFaults, OtherLeasesGetNoDamagedBytes) {
   for (const Access access : {Access::kRead, Access::kReadWrite}) {
     ASSERT_TRUE(UpdateAll().ok());
     EvictAll();
@@ -276,7 +256,7 @@ TEST_P(HashedUpdate, OtherLeasesAreComparedBeforeTheyAreGiven) {
   ExpectReferenceAfterReopening();
 }
 
-TEST_P(HashedUpdate, CopiesToTheDeviceAreOfComparedBytes) {
+TEST_P(UpdateFaults, TheDeviceGetsNoDamagedBytes) {
   EvictAll();
   machine_.disk->Inject({.kind = Fault::Kind::kBitFlip, .op = IoOp::kRead});
   {
@@ -294,8 +274,7 @@ TEST_P(HashedUpdate, CopiesToTheDeviceAreOfComparedBytes) {
   ExpectReference();
 }
 
-// The stream would wait for the copy to the device, which is not launched.
-TEST_P(HashedUpdate, AStreamGetsNoBytesThatAreLost) {
+TEST_P(UpdateFaults, AStreamGetsNoBytesThatAreLost) {
   for (const Access access : {Access::kRead, Access::kReadWrite}) {
     auto stream = engine().CreateStream();
     ASSERT_TRUE(stream.ok()) << stream.status();
@@ -310,66 +289,8 @@ TEST_P(HashedUpdate, AStreamGetsNoBytesThatAreLost) {
   ExpectReferenceAfterReopening();
 }
 
-TEST_P(HashedUpdate, TheChecksumsOfAnUpdateAreWritten) {
-  std::vector<uint64_t> checksums;
-  EvictAll();
-  auto lease = unchecked().AcquireUnchecked({moments(), 0}, Access::kReadWrite, &checksums);
-  ASSERT_TRUE(lease.ok()) << lease.status();
-  checksums.at(1) ^= 1;
-  unchecked().Release(*std::move(lease), checksums);
-  EvictAll();
-  const absl::Status status = engine().AcquireHost({moments(), 0}, Access::kRead).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
-  EXPECT_NE(status.message().find("page 1 "), absl::string_view::npos) << status;
-}
-
-TEST_P(HashedUpdate, ChecksumsAreVoidOnceSomebodyElseWrites) {
-  for (const Tier tier : {Tier::kPinned, Tier::kDevice}) {
-    // The update's last tile is still in memory.
-    ASSERT_TRUE(UpdateAll().ok());
-    const TensorId id = tensors_[1].state.back();
-    const TileRef tile = {id, engine().Spec(id).num_tiles() - 1};
-    {
-      auto lease = tier == Tier::kPinned ? engine().AcquireHost(tile, Access::kReadWrite)
-                                         : engine().Acquire(tile, Access::kReadWrite);
-      ASSERT_TRUE(lease.ok()) << lease.status();
-      lease->data()[100] ^= std::byte{1};
-    }
-    parameters_[1].state.back()[engine().Spec(id).tile_offset_bytes(tile.tile) + 100] ^=
-        std::byte{1};
-    EvictAll();
-    ExpectReference();
-    TakeOver();
-  }
-  ExpectReferenceAfterReopening();
-}
-
-TEST_P(HashedUpdate, ReadersCompareTogether) {
-  for (int round = 0; round < 3; ++round) {
-    ASSERT_TRUE(UpdateAll().ok());
-    EvictAll();
-    machine_.disk->Inject({.kind = Fault::Kind::kBitFlip, .op = IoOp::kRead});
-    std::vector<std::thread> readers;
-    for (int i = 0; i < 4; ++i) {
-      readers.emplace_back([&, i] {
-        std::vector<uint64_t> checksums;
-        if (i == 0) {
-          const TileRef tile = {moments(), 0};
-          EXPECT_TRUE(unchecked().AcquireUnchecked(tile, Access::kRead, &checksums).ok());
-          return;
-        }
-        auto lease = engine().AcquireHost({moments(), 0}, Access::kRead);
-        ASSERT_TRUE(lease.ok()) << lease.status();
-        ExpectBytes(*lease, moments_bytes());
-      });
-    }
-    for (std::thread& reader : readers) reader.join();
-  }
-  ExpectReference();
-}
-
 INSTANTIATE_TEST_SUITE_P(
-    Formats, HashedUpdate,
+    Formats, UpdateFaults,
     testing::ValuesIn(GridOf<StateFormat>({StateFormat::kF32, StateFormat::kBf16,
                                            StateFormat::k8Bit, StateFormat::kCompact})),
     [](const auto& test) { return std::string(Name(test.param)); });
