@@ -165,7 +165,8 @@ class Mover final : private TransferThread::Listener {
   Mover(MoverParts parts, PagerOptions options, const std::optional<plan::PlanOptions>& budgets);
 
   // Ends a writer's lease in pinned memory that could not be given to its caller. The tile has its
-  // bytes on NVMe again. If `was_stored` is false, NVMe does not have them: the tile reads as zeros.
+  // bytes on NVMe again. If `was_stored` is false, NVMe does not have them: the tile reads as
+  // zeros.
   void GiveUp(TileIndex tile, Access access, bool was_stored);
   void End(TileIndex tile, Tier tier, Access access, bool drained)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
