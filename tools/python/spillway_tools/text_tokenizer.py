@@ -2,7 +2,6 @@
 """The work of spillway-tokenize. tokenize_command.py loads it after parsing the arguments."""
 
 import hashlib
-import itertools
 import json
 import os
 import stat
@@ -15,15 +14,13 @@ from spillway_tools.llama_config import MAX_CONFIG_BYTES, ConfigReader
 from spillway_tools.source_file import WaitingFile, read_text
 from spillway_tools.staging import StagedFolder
 from spillway_tools.strict_json import excerpt, parse_json
-from spillway_tools.text_chunks import decode_text, split
-from spillway_tools.tokenizer_file import load_tokenizer, rust_errors
+from spillway_tools.text_chunks import decode_text, token_ids
+from spillway_tools.tokenize_command import DEFAULT_VALIDATION_FRACTION
+from spillway_tools.tokenizer_file import load_tokenizer
 from spillway_tools.tokens_file import TokensFile
 
 _PROGRAM = "spillway-tokenize"
 _NAMES = ("train.npy", "valid.npy", "meta.json")
-# The chunks of a batch are tokenised in parallel, on all cores.
-_CHUNK_CHARACTERS = 64 << 10
-_BATCH_CHUNKS = 32
 
 
 def _vocab_size(folder, tokenizer):
@@ -64,7 +61,7 @@ def run(arguments):
         text_bytes = _write_tokens(
             tokenizer, vocab_size, text, arguments.text, train, digest, progress
         )
-        train.move_tail(valid, round(train.num_tokens * arguments.validation_fraction))
+        train.move_tail(valid, _validation_tokens(train.num_tokens, arguments))
         train.finish()
         valid.finish()
         meta = {
@@ -85,6 +82,28 @@ def run(arguments):
     )
 
 
+def _validation_tokens(num_tokens, arguments):
+    """Returns how many tokens are kept for validation. UsageError if a file would be empty.
+
+    Only a fraction of 0, or the default one of a short text, may leave valid.npy empty.
+    """
+    fraction = arguments.validation_fraction
+    if fraction is None:
+        return round(num_tokens * DEFAULT_VALIDATION_FRACTION)
+    count = round(num_tokens * fraction)
+    if count < num_tokens and (count > 0 or fraction == 0):
+        return count
+    cure = "give a longer text, or 0, which keeps none for validation"
+    if num_tokens > 1:
+        least, most = 0.5 / num_tokens, 1 - 0.5 / num_tokens
+        cure = f"give a fraction above {least:.10g} and below {most:.10g}, or a longer text, or 0"
+    tokens = f"{num_tokens} tokens" if num_tokens > 1 else "only token"
+    raise UsageError(
+        f"{arguments.text}: --validation-fraction {fraction:g} of its {tokens} is {count}, which"
+        f" leaves {'train.npy' if count else 'valid.npy'} empty: {cure}"
+    )
+
+
 def _write_tokens(tokenizer, vocab_size, file, origin, out, digest, progress):
     read_bytes = 0
 
@@ -94,18 +113,14 @@ def _write_tokens(tokenizer, vocab_size, file, origin, out, digest, progress):
         digest.update(block)
         progress.add(len(block))
 
-    chunks = split(decode_text(file, origin, on_bytes), tokenizer, _CHUNK_CHARACTERS)
-    while batch := list(itertools.islice(chunks, _BATCH_CHUNKS)):
-        with rust_errors(f"{origin}: the tokeniser fails on it"):
-            encodings = tokenizer.encode_batch_fast(batch, add_special_tokens=False)
-        for encoding in encodings:
-            ids = numpy.asarray(encoding.ids, numpy.uint32)
-            if len(ids) and int(ids.max()) >= vocab_size:
-                raise InputError(
-                    f"{origin}: gives token {int(ids.max())}, and the model has {vocab_size}: "
-                    "tokenizer.json and config.json do not belong together"
-                )
-            out.append(ids)
+    for chunk in token_ids(decode_text(file, origin, on_bytes), tokenizer, origin):
+        ids = numpy.asarray(chunk, numpy.uint32)
+        if len(ids) and int(ids.max()) >= vocab_size:
+            raise InputError(
+                f"{origin}: gives token {int(ids.max())}, and the model has {vocab_size}: "
+                "tokenizer.json and config.json do not belong together"
+            )
+        out.append(ids)
     if out.num_tokens == 0:
         raise InputError(f"{origin}: holds no text")
     return read_bytes

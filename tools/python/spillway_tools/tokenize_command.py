@@ -5,6 +5,7 @@ import sys
 
 from spillway_tools import __version__, signals
 
+DEFAULT_VALIDATION_FRACTION = 0.05
 _PROGRAM = "spillway-tokenize"
 _EXAMPLES = """\
 examples:
@@ -12,8 +13,8 @@ examples:
   spillway-tokenize --model models/smollm2 --text notes.txt --out notes --validation-fraction 0.1
 
 Writes train.npy and valid.npy (token ids in the text's order, the end of the text for validation)
-and meta.json. The text is UTF-8 and is streamed. It is cut at line ends, where no token changes; a
-text without them takes memory for all of it.
+and meta.json. The text is UTF-8 and is streamed. The tokens are those of the whole text: it is cut
+at line ends where no token changes. If there are none, it takes memory for all of it.
 
 The tokens are the text's alone: none is added at its start or end, whatever the model's tokenizer
 adds. A special token that the text spells out, such as <|endoftext|>, becomes that token.
@@ -41,14 +42,14 @@ def _parse():
     parser.add_argument(
         "--validation-fraction",
         type=float,
-        default=0.05,
         metavar="F",
-        help="share of the tokens kept for validation, from 0 below 1 (default: %(default)s)",
+        help="share of the tokens kept for validation, from 0 below 1; unless it is 0, at least one"
+        f" token is kept (default: {DEFAULT_VALIDATION_FRACTION}, or none of a short text)",
     )
     parser.add_argument("--force", action="store_true", help="replace the files of an earlier run")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     arguments = parser.parse_args()
-    if not 0 <= arguments.validation_fraction < 1:
+    if arguments.validation_fraction is not None and not 0 <= arguments.validation_fraction < 1:
         parser.error(
             f"--validation-fraction is {arguments.validation_fraction}; it must be from 0 below 1"
         )
