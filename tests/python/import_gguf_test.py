@@ -50,10 +50,10 @@ def permute(rows, num_heads):
     return result
 
 
-def write_gguf(path, tensors, kind=_Type.F32, change=None, architecture="llama"):
+def write_gguf(path, tensors, kind=_Type.F32, change=None, architecture="llama", **split):
     """Writes `tensors` with the metadata of CONFIG, which `change(writer)` may add to or override.
-    Matrices are stored as `kind`, and vectors as F32."""
-    writer = gguf.GGUFWriter(path, architecture)
+    Matrices are stored as `kind`, and vectors as F32. `split`: the writer's options for parts."""
+    writer = gguf.GGUFWriter(path, architecture, **split)
     writer.add_block_count(2)
     writer.add_context_length(128)
     writer.add_embedding_length(32)

