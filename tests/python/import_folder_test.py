@@ -110,6 +110,33 @@ class ImportFolderTest(ToolTest):
         tensors["model.norm.weight"] = tensors["model.norm.weight"].astype("f4")
         self.assert_tensors(tensors)
 
+    def test_each_tensor_begins_at_a_multiple_of_its_elements_size(self):
+        """Whatever types the tensors have, and however odd the number of their elements is."""
+        config = {**CONFIG, "hidden_size": 33, "intermediate_size": 63, "vocab_size": 269}
+        odd = {32: 33, 64: 63, 268: 269}
+        for narrow in ("norm", "mlp", "embed"):
+            tensors = {}
+            for name, values in model_tensors().items():
+                shape = [odd.get(size, size) for size in values.shape]
+                if "q_proj" in name:
+                    shape[0] = 32  # four heads of 8
+                elif "o_proj" in name:
+                    shape[1] = 32
+                tensors[name] = numpy.full(shape, len(tensors), "f2" if narrow in name else "f4")
+            for shard_bytes in (10**9, 20000):
+                with self.subTest(f"{narrow} {shard_bytes}"):
+                    write_folder(self.folder / "in", tensors, config)
+                    self.run_import("--force", "--max-shard-bytes", shard_bytes)
+                    self.assert_tensors(tensors)
+                    for file in (self.folder / "out").glob("*.safetensors"):
+                        data = file.read_bytes()
+                        begin = 8 + int.from_bytes(data[:8], "little")
+                        self.assertEqual(begin % 8, 0)
+                        for name, entry in json.loads(data[8:begin]).items():
+                            if name != "__metadata__":
+                                width = {"F32": 4, "F16": 2}[entry["dtype"]]
+                                self.assertEqual(entry["data_offsets"][0] % width, 0, name)
+
     def test_shards_are_written_and_read(self):
         tensors = write_folder(self.folder / "in")
         self.run_import("--max-shard-bytes", 20000)

@@ -471,6 +471,32 @@ class OffloadTest(TorchTest):
             self.assertEqual(header[name]["shape"], list(value.shape))
             self.assertEqual(header[name]["dtype"], "BF16")
 
+    def test_save_pretrained_aligns_tensors_as_safetensors_does(self):
+        import safetensors.torch
+        types = (torch.bfloat16, torch.float32, torch.int8, torch.float64, torch.bool, torch.int64, torch.float16,
+                 torch.uint8, torch.int32, torch.float8_e5m2, torch.int16, torch.float8_e4m3fn)
+        for number, given in enumerate((
+                {"a": torch.ones(3, dtype=torch.bfloat16), "b": torch.ones(2)},
+                {"a": torch.ones((), dtype=torch.int8), "b": torch.ones(3, dtype=torch.float16), "c": torch.zeros(0),
+                 "d": torch.ones(1, dtype=torch.float64)},
+                {f"é.{name}": torch.ones(count, dtype=dtype)
+                 for name, dtype in enumerate(types) for count in [name % 4 + 1]},
+        )):
+            st.save_pretrained(torch.nn.Linear(1, 1), self.folder / str(number), state_dict=given)
+            content = (self.folder / str(number) / "model.safetensors").read_bytes()
+            self.assertEqual(content, safetensors.torch.save(given, {"format": "pt"}))
+
+        class Mixed(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a = torch.nn.Parameter(torch.full((3,), 1.5, dtype=torch.bfloat16))
+                self.b = torch.nn.Parameter(torch.arange(5.0))
+
+        from_memory, moved = Mixed(), st.offload(Mixed(), self.run_of())
+        st.save_pretrained(moved, self.folder / "moved")
+        expected = safetensors.torch.save(dict(from_memory.state_dict()), {"format": "pt"})
+        self.assertEqual((self.folder / "moved/model.safetensors").read_bytes(), expected)
+
     def test_save_pretrained_writes_the_weights_that_it_is_given(self):
         class PreTrainedModel(torch.nn.Linear):
             pass

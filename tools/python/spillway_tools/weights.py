@@ -52,7 +52,7 @@ class WeightsPlan:
     """
 
     def __init__(self, tensors, max_shard_bytes, origin):
-        self._shards = _plan_shards(tensors, max_shard_bytes)
+        self._shards = [_aligned(shard) for shard in _plan_shards(tensors, max_shard_bytes)]
         self._headers = [_header(shard) for shard in self._shards]
         self.tensor_bytes = sum(tensor.size_bytes for tensor in tensors)
         self._index = self._make_index() if len(self._shards) > 1 else b""
@@ -107,6 +107,14 @@ def _plan_shards(tensors, max_shard_bytes):
         shards[-1].append(tensor)
         size_bytes += tensor.size_bytes
     return shards
+
+
+def _aligned(shard):
+    """Returns the tensors in an order in which each begins at a multiple of its element's size.
+
+    Wider types come first. Tensors of the same size keep their order.
+    """
+    return sorted(shard, key=lambda tensor: -ELEMENT_BYTES[tensor.dtype])
 
 
 def _header(tensors):

@@ -222,9 +222,10 @@ def parameters(run: Run, prefix: str = "") -> Iterator[None]:
         torch.nn.Module.register_parameter = register
 
 
-_SAFETENSORS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.uint8: "U8",
-                torch.float64: "F64", torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
-                torch.bool: "BOOL", torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2"}
+# In the order in which safetensors' own writer has the types in a file. Wider ones are first, so each tensor is aligned.
+_SAFETENSORS = {torch.int64: "I64", torch.float64: "F64", torch.float32: "F32", torch.int32: "I32", torch.bfloat16: "BF16",
+                torch.float16: "F16", torch.int16: "I16", torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
+                torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL"}
 
 
 def save_pretrained(model: torch.nn.Module, folder: str | os.PathLike[str],
@@ -233,6 +234,7 @@ def save_pretrained(model: torch.nn.Module, folder: str | os.PathLike[str],
     `state_dict`: the weights to write; None: the model's.
 
     `model.safetensors` appears complete or not at all. A weight that several names share is written under the first name.
+    The file is the one that safetensors' own writer makes: by type, wider ones first, then by name; each tensor is aligned.
     """
     path = pathlib.Path(folder)
     path.mkdir(parents=True, exist_ok=True)
@@ -250,13 +252,15 @@ def save_pretrained(model: torch.nn.Module, folder: str | os.PathLike[str],
                                            f"{', '.join(map(str, _SAFETENSORS))}")
         seen.add(key)
         tensors[name] = tensor
+    order = list(_SAFETENSORS)
+    tensors = dict(sorted(tensors.items(), key=lambda item: (order.index(item[1].dtype), item[0])))
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at = 0
     for name, tensor in tensors.items():
         size = tensor.numel() * tensor.element_size()
         header[name] = {"dtype": _SAFETENSORS[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, at + size]}
         at += size
-    text = json.dumps(header).encode()
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     part = path / ".model.safetensors.part"
     try:
