@@ -99,6 +99,8 @@ TEST(ModelFolder, IndexAndShardsMustAgree) {
   EXPECT_THAT(ModelFolder::Open(folder.path()), IsOk());  // the index does not name s2
   WriteFile(folder / "s1.safetensors", ValidSafetensors());
   EXPECT_THAT(ModelFolder::Open(folder.path()), IsInvalid("does not place there"));
+  EXPECT_THAT(ModelFolder::Open(folder.path()),
+              IsInvalid("they are of different models; copy both again, or correct the index's"));
 }
 
 TEST(ModelFolder, ATensorInTwoShardsIsAnError) {
@@ -111,12 +113,45 @@ TEST(ModelFolder, ATensorInTwoShardsIsAnError) {
   EXPECT_THAT(ModelFolder::Open(folder.path()), IsInvalid("holds the name \"a\" twice"));
 }
 
+TEST(ModelFolder, RotaryFrequenciesAreSkippedAnywhere) {
+  const TempFolder folder;
+  const std::string frequencies = "model.rotary_emb.inv_freq";
+  WriteFile(folder / kWeightsFile, Scalar(frequencies, 1.0f));
+  auto model = ModelFolder::Open(folder.path());
+  ASSERT_THAT(model, IsOk());
+  EXPECT_EQ((*model)->names(), std::vector<std::string>());
+  std::filesystem::remove(folder / kWeightsFile);
+  // The index and the shards may disagree about them, and each shard may have its own.
+  for (const char* placed : {"s1.safetensors", "s3.safetensors", "../s1", ""}) {
+    WriteShards(folder);
+    WriteFile(folder / "s3.safetensors", Scalar(frequencies, 1.0f));
+    WriteIndex(folder, R"({"a":"s1.safetensors","b":"s2.safetensors",")" + frequencies + "\":\"" +
+                           placed + "\"}");
+    model = ModelFolder::Open(folder.path());
+    ASSERT_THAT(model, IsOk()) << placed;
+    EXPECT_EQ((*model)->names(), (std::vector<std::string>{"a", "b"})) << placed;
+  }
+  const std::string two = R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},")" +
+                          frequencies + R"(":{"dtype":"I32","shape":[1],"data_offsets":[4,8]}})";
+  WriteFile(folder / "s1.safetensors", SafetensorsBytes(two, BytesOf(std::vector<float>{1, 2})));
+  WriteIndex(folder, R"({"a":"s1.safetensors","b":"s2.safetensors"})");
+  EXPECT_THAT(ModelFolder::Open(folder.path()), IsOk());
+  for (const char* other : {"model.rotary_emb.inv_freqs", "inv_freq"}) {
+    WriteFile(folder / kWeightsFile, Scalar(other, 1.0f));
+    model = ModelFolder::Open(folder.path());
+    ASSERT_THAT(model, IsOk());
+    EXPECT_EQ((*model)->names(), std::vector<std::string>{other});
+  }
+}
+
 TEST(ModelFolder, AnIndexMayNotLeadOutsideItsFolder) {
   const TempFolder folder;
   WriteShards(folder);
-  for (const char* name : {"../s1.safetensors", "/etc/passwd", "..", ".", "", "s\\u0000"}) {
+  for (const char* name :
+       {"../s1.safetensors", "/etc/passwd", "..", ".", "", "s1", "s\\u0000.safetensors"}) {
     WriteIndex(folder, std::string(R"({"a":")") + name + "\"}");
-    EXPECT_THAT(ModelFolder::Open(folder.path()), IsInvalid("file beside the index is expected"))
+    EXPECT_THAT(ModelFolder::Open(folder.path()),
+                IsInvalid(".safetensors file beside the index is expected"))
         << name;
   }
 }

@@ -13,6 +13,7 @@
 #include "tools/hf/file.h"
 #include "tools/hf/status_macros.h"
 #include "tools/hf/strict_json.h"
+#include "tools/hf/tokenizer_ids.h"
 
 namespace spillway::hf {
 namespace {
@@ -247,7 +248,9 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& text, const std:
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& folder) {
   const std::string path = absl::StrCat(folder, "/config.json");
   SPILLWAY_HF_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxConfigBytes));
-  return ParseModelConfig(text, path);
+  SPILLWAY_HF_ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(text, path));
+  SPILLWAY_HF_RETURN_IF_ERROR(CheckTokenizerIds(folder, config.vocab_size));
+  return config;
 }
 
 }  // namespace spillway::hf

@@ -36,7 +36,7 @@ struct ModelConfig {
 
 // InvalidArgument names the key, what it holds and what is supported.
 absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json, const std::string& origin);
-// Reads `folder`/config.json.
+// Reads `folder`/config.json. A tokenizer beside it must give only ids that the model has.
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& folder);
 
 }  // namespace spillway::hf

@@ -15,6 +15,8 @@ namespace {
 using nlohmann::json;
 
 constexpr uint64_t kMaxIndexBytes = 100'000'000;
+constexpr char kIndexCure[] =
+    ": they are of different models; copy both again, or correct the index's weight_map";
 
 // Shard file name -> the tensors that the index places there.
 using ShardMap = std::map<std::string, std::set<std::string>>;
@@ -29,17 +31,18 @@ absl::StatusOr<ShardMap> ReadIndex(const std::string& path) {
   }
   ShardMap shards;
   for (const auto& [tensor, file] : weight_map->items()) {
+    if (IsSkippedTensor(tensor)) continue;
     if (!file.is_string()) {
       return absl::InvalidArgumentError(absl::StrCat(path, ": weight_map.", Quoted(tensor), " is ",
                                                      Excerpt(file), "; a file name is expected"));
     }
     const std::string name = file.get<std::string>();
     // An index must not name a file outside its folder.
-    if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos ||
+    if (!name.ends_with(".safetensors") || name.find('/') != std::string::npos ||
         name.find('\0') != std::string::npos) {
       return absl::InvalidArgumentError(
           absl::StrCat(path, ": weight_map.", Quoted(tensor), " is ", Quoted(name),
-                       "; the name of a file beside the index is expected"));
+                       "; the name of a .safetensors file beside the index is expected"));
     }
     shards[name].insert(tensor);
   }
@@ -53,14 +56,14 @@ absl::Status CheckShard(const SafetensorsFile& file, const std::set<std::string>
     if (file.Find(name) == nullptr) {
       return absl::InvalidArgumentError(absl::StrCat(file.path(), ": holds no tensor ",
                                                      Quoted(name), ", which ", index_path,
-                                                     " places there"));
+                                                     " places there", kIndexCure));
     }
   }
   for (const TensorEntry& entry : file.tensors()) {
-    if (!placed.contains(entry.name)) {
+    if (!placed.contains(entry.name) && !IsSkippedTensor(entry.name)) {
       return absl::InvalidArgumentError(absl::StrCat(file.path(), ": holds tensor ",
                                                      Quoted(entry.name), ", which ", index_path,
-                                                     " does not place there"));
+                                                     " does not place there", kIndexCure));
     }
   }
   return absl::OkStatus();
@@ -80,6 +83,7 @@ absl::StatusOr<std::unique_ptr<ModelFolder>> ModelFolder::Open(const std::string
 absl::Status ModelFolder::AddFile(const std::string& path) {
   SPILLWAY_HF_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsFile> file, SafetensorsFile::Open(path));
   for (const TensorEntry& entry : file->tensors()) {
+    if (IsSkippedTensor(entry.name)) continue;
     const auto [place, added] = tensors_.emplace(entry.name, Location{files_.size(), &entry});
     if (!added) {
       return absl::InvalidArgumentError(absl::StrCat(path, ": holds tensor ", Quoted(entry.name),

@@ -2,7 +2,9 @@
 //
 // The weights of a Hugging Face folder as one set of names: `model.safetensors`, or the shards that
 // `model.safetensors.index.json` lists. The index is not trusted: every shard must hold exactly the
-// tensors that the index places there.
+// tensors that the index places there. Rotary frequencies (IsSkippedTensor) are passed over
+// wherever they are: the set has none. tools/python/spillway_tools/hugging_face_folder.py judges
+// folders alike; tests/python/same_folders_test.py compares the two.
 
 #ifndef SPILLWAY_TOOLS_HF_MODEL_FOLDER_H_
 #define SPILLWAY_TOOLS_HF_MODEL_FOLDER_H_
@@ -24,6 +26,10 @@ namespace spillway::hf {
 
 inline constexpr char kWeightsFile[] = "model.safetensors";
 inline constexpr char kWeightsIndexFile[] = "model.safetensors.index.json";
+
+// Whether this is a tensor of rotary frequencies. Old versions of transformers saved them. They
+// follow from the config, and no model reads them.
+inline bool IsSkippedTensor(std::string_view name) { return name.ends_with("rotary_emb.inv_freq"); }
 
 // Thread-safe once open.
 class ModelFolder {

@@ -44,8 +44,10 @@ struct SafetensorsWriterOptions {
 //   (*writer)->Finish();
 class SafetensorsWriter {
  public:
-  // The folder must exist. AlreadyExists: it holds weights and the options do not say to replace
-  // them. InvalidArgument: a name occurs twice, or the size of a shape overflows.
+  // Tensors lie in the file in the order declared. So that each is aligned to its type, a caller
+  // that mixes types declares those of wider types first. The folder must exist. AlreadyExists: it
+  // holds weights and the options do not say to replace them. InvalidArgument: a name occurs twice,
+  // or the size of a shape overflows.
   static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(
       const std::string& folder, std::vector<TensorDeclaration> tensors,
       const SafetensorsWriterOptions& options);

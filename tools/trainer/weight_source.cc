@@ -79,12 +79,6 @@ absl::StatusOr<const hf::TensorEntry*> FindTensor(const hf::ModelFolder& folder,
   return entry;
 }
 
-// Whether this is a tensor that some folders hold but the model does not need: the head's copy of a
-// tied embedding, or the rotary frequencies that old versions of transformers saved.
-bool IsRedundant(const std::string& name, const hf::ModelConfig& config) {
-  return (config.tie_word_embeddings && name == kHead) || name.ends_with("rotary_emb.inv_freq");
-}
-
 // InvalidArgument if the head of a tied embedding is no copy of it. transformers would use this
 // head. Reads both tensors if the folder has both, which is rare. CheckTensors has compared their
 // shapes.
@@ -117,9 +111,10 @@ absl::Status CheckTensors(const hf::ModelFolder& folder, const hf::ModelConfig& 
   if (config.tie_word_embeddings && folder.Find(kHead) != nullptr) {
     SPILLWAY_HF_RETURN_IF_ERROR(
         FindTensor(folder, kHead, {config.vocab_size, config.hidden_size}).status());
+    expected.insert(kHead);  // a copy of the embedding
   }
   for (const std::string& name : folder.names()) {
-    if (expected.contains(name) || IsRedundant(name, config)) continue;
+    if (expected.contains(name)) continue;
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s: the weights hold a tensor %s, for which the model of config.json has no place",
         folder.path(), hf::Quoted(name)));

@@ -2,6 +2,8 @@
 """Reads a Hugging Face folder as a source: validates it, and copies its tensors in blocks.
 
 F32, F16 and BF16 are copied unchanged; F64 becomes F32. Other types are an error that names them.
+tools/hf/model_folder.cc and tools/trainer/weight_source.cc judge folders alike, except that they do
+not read F64 and do not need a tokenizer; tests/python/same_folders_test.py compares the two.
 """
 
 from pathlib import Path
@@ -83,7 +85,9 @@ class HuggingFaceFolder:
         if number >= vocab_size:
             raise InputError(
                 f"{shown}: gives {excerpt(token)} the id {number}; {CONFIG_FILE} has a vocab_size of"
-                f" {vocab_size}: they do not belong together"
+                f" {vocab_size}: make the model's embeddings larger (in transformers:"
+                f" model.resize_token_embeddings({number + 1}), then save_pretrained), or take the"
+                f" token out of {TOKENIZER_FILE}"
             )
 
     def _shown(self, name):
@@ -110,11 +114,17 @@ class HuggingFaceFolder:
         tensors = []
         for shard, placed in sorted(shards.items()):
             in_shard = self._read_file(shard)
-            different = placed ^ {tensor.name for tensor in in_shard}
-            if different:
+            names = {tensor.name for tensor in in_shard}
+            if names != placed:
+                tensor = min(placed - names or names - placed)
+                differs = (
+                    f"holds tensor {excerpt(tensor)}, which {INDEX_FILE} does not place there"
+                    if tensor in names
+                    else f"holds no tensor {excerpt(tensor)}, which {INDEX_FILE} places there"
+                )
                 raise InputError(
-                    f"{self._shown(shard)}: disagrees with {INDEX_FILE} about tensor "
-                    f"{min(different)}"
+                    f"{self._shown(shard)}: {differs}: they are of different models; copy both"
+                    " again, or correct the index's weight_map"
                 )
             tensors += in_shard
         return tensors
@@ -127,6 +137,8 @@ class HuggingFaceFolder:
             raise InputError(f"{self._shown(INDEX_FILE)}: holds no weight_map")
         shards = {}
         for tensor, shard in weight_map.items():
+            if _is_skipped(tensor):
+                continue
             if not is_shard_name(shard):
                 raise InputError(
                     f"{self._shown(INDEX_FILE)}: weight_map.{tensor}: {excerpt(shard)} is not the"
@@ -149,7 +161,7 @@ class HuggingFaceFolder:
         return [
             _source(path, shown, data_offset, tensor, entry)
             for tensor, entry in header.items()
-            if tensor != "__metadata__"
+            if tensor != "__metadata__" and not _is_skipped(tensor)
         ]
 
     def _read_header(self, name):
@@ -172,6 +184,14 @@ class HuggingFaceFolder:
             return parse_json(text.decode(), f"{shown}: header"), 8 + num_bytes
         except UnicodeDecodeError as error:
             raise InputError(f"{shown}: header: is not UTF-8: {error.reason}") from error
+
+
+def _is_skipped(tensor):
+    """Whether this is a tensor of rotary frequencies, as IsSkippedTensor of model_folder.h.
+
+    Old versions of transformers saved them. They follow from the config, and no model reads them.
+    """
+    return tensor.endswith("rotary_emb.inv_freq")
 
 
 def is_shard_name(name):

@@ -2,7 +2,6 @@
 """Which tensors a model of the LLaMA family has, according to its config."""
 
 import hashlib
-import re
 
 import numpy
 
@@ -11,7 +10,6 @@ from spillway_tools.strict_json import excerpt
 
 _EMBEDDING = "model.embed_tokens.weight"
 _HEAD = "lm_head.weight"
-_IGNORED_TENSOR = re.compile(r"model\.layers\.[0-9]+\.self_attn\.rotary_emb\.inv_freq")
 
 
 def expected_shapes(config):
@@ -43,8 +41,7 @@ def expected_shapes(config):
 def select_tensors(config, tensors, origin):
     """Returns those of `tensors` that the model needs, in its order. InputError if one is missing.
 
-    Drops two kinds that some folders carry and no model reads: rotary frequencies, which follow
-    from the config, and a second copy of a tied embedding. InputError if that is no copy.
+    Drops a second copy of a tied embedding, which some folders carry. InputError if it is no copy.
     """
     by_name = {}
     for tensor in tensors:
@@ -63,7 +60,7 @@ def select_tensors(config, tensors, origin):
     for name in sorted(by_name.keys() - selected.keys()):
         if name == _HEAD:
             _check_tied_head(by_name[name], by_name[_EMBEDDING], origin)
-        elif not _IGNORED_TENSOR.fullmatch(name):
+        else:
             raise InputError(
                 f"{origin}: tensor {name} {excerpt(by_name[name].shape)} belongs to no LLaMA model"
             )
