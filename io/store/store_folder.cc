@@ -23,6 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "src/base/errno_status.h"
+#include "src/base/existing_folder.h"
 #include "src/base/file_descriptor.h"
 #include "src/base/status_macros.h"
 #include "src/base/view.h"
@@ -220,16 +221,24 @@ absl::StatusOr<StoreFolder> StoreFolder::Open(const std::string& path, Mode mode
         "store folder ", path, ": the working folder cannot be read (", error.message(),
         "); go to another, or name the store from the root of the file system on"));
   }
-  if (mode == Mode::kMake)
-    SPILLWAY_RETURN_IF_ERROR(MakeFolders(folder.path_, &folder.made_folders_));
+  // The errno of a call does not tell which link on the path leads to no folder.
+  const auto failed = [&](absl::Status status) {
+    const std::string broken = base::BrokenLink(folder.path_);
+    if (broken.empty()) return status;
+    return absl::FailedPreconditionError(absl::StrCat("open store folder ", path, ": ", broken));
+  };
+  if (mode == Mode::kMake) {
+    const absl::Status made = MakeFolders(folder.path_, &folder.made_folders_);
+    if (!made.ok()) return failed(made);
+  }
   folder.folder_fd_ = OpenRetrying(folder.path_, O_RDONLY | O_DIRECTORY);
   if (folder.folder_fd_ < 0 && mode == Mode::kIfThere && (errno == ENOENT || errno == EIO))
     return folder;
   if (folder.folder_fd_ < 0)
-    return FileErrorToStatus(
+    return failed(FileErrorToStatus(
         errno,
         absl::StrCat("open store folder ", path,
-                     errno == ENOENT ? " (give the folder that the store was made in)" : ""));
+                     errno == ENOENT ? " (give the folder that the store was made in)" : "")));
   struct stat info;
   if (::fstat(folder.folder_fd_, &info) != 0)
     return FileErrorToStatus(errno, absl::StrCat("stat ", path));

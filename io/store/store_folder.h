@@ -36,10 +36,10 @@ class StoreFolder {
 
   enum class Mode { kMake, kExisting, kIfThere };
   // Opens the folder; with kMake, makes it and its parents if they are missing. NotFound if it does
-  // not exist. FailedPrecondition if the path is not a folder. Unavailable if permissions or the
-  // file system forbid it. With kIfThere, a folder that does not exist, or whose device fails to
-  // read it, is no error. It is then only a path: it has no identity, and the checks and locks of
-  // it succeed.
+  // not exist. FailedPrecondition if the path is not a folder, or if a symbolic link on it does not
+  // lead to one, and names the link. Unavailable if permissions or the file system forbid it. With
+  // kIfThere, a folder that does not exist, or whose device fails to read it, is no error. It is
+  // then only a path: it has no identity, and the checks and locks of it succeed.
   static absl::StatusOr<StoreFolder> Open(const std::string& path, Mode mode);
   StoreFolder(StoreFolder&& other) noexcept;
   StoreFolder& operator=(StoreFolder&&) = delete;

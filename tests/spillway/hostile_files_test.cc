@@ -117,6 +117,21 @@ TEST_F(HostileFiles, WhatTheRunReadsIsNotReplacedEvenByForce) {
   }
 }
 
+TEST_F(HostileFiles, AStoreBehindALinkThatLeadsToNoFolder) {
+  const std::string link = training_ / "disk";
+  for (const char* target : {"missing", "letter", "disk"}) {
+    fs::create_symlink(target, link);
+    const std::string words = link + " is a symbolic link to " + target;
+    ExpectRefused(training_.Train(2) + Arguments{"--store", link}, words);
+    ExpectRefused(training_.Train(2) + Arguments{"--store", link + "/run"}, words);
+    ExpectRefused({"inspect", link}, words);
+    const Ended ended = RunCommand({"doctor", link});
+    EXPECT_EQ(ended.exit_code, 3) << ended.err;
+    EXPECT_THAT(ended.out, HasSubstr(words));
+    fs::remove(link);
+  }
+}
+
 TEST_F(HostileFiles, ADashIsNoName) {
   for (const char* flag : {"--trace", "--metrics-file"}) {
     ExpectRefused(training_.Train(2) + Arguments{flag, "-"}, "give /dev/stdout");

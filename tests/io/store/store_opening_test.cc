@@ -52,6 +52,44 @@ TEST_F(StoreOpeningTest, AMovedStoreStillOpens) {
     EXPECT_TRUE(PageIs(*store, io_, **store->FindTensor("w"), page, 1));
 }
 
+TEST_F(StoreOpeningTest, ALinkThatLeadsToNoFolderIsNamed) {
+  const std::string link = folder_ / "link";
+  std::ofstream(folder_ / "file") << "text";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"missing", "is a symbolic link to missing, which does not exist"},
+      {"file", "is a symbolic link to file, which is not a folder"},
+      {"link", "is a symbolic link to link, a link to link"}};
+  for (const auto& [target, words] : cases) {
+    std::filesystem::create_symlink(target, link);
+    for (const std::string& path : {link, link + "/", link + "/a", link + "/a/b"}) {
+      for (const bool create : {true, false}) {
+        StoreOptions options = TwoFolders();
+        options.folders = {path};
+        options.create = create;
+        const absl::Status status = OpenError(options);
+        EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+        EXPECT_THAT(std::string(status.message()), HasSubstr(link + " " + words)) << path;
+        options.folders = {folder_ / "a", path};  // the second one
+        const std::string message(OpenError(options).message());
+        EXPECT_THAT(message, HasSubstr(create ? words : folder_ / "a"));
+        EXPECT_FALSE(std::filesystem::exists(folder_ / "a"));
+      }
+    }
+    std::filesystem::remove(link);
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "missing"));
+}
+
+TEST_F(StoreOpeningTest, AStoreIsReachedThroughLinks) {
+  std::filesystem::create_directory(folder_ / "disk");
+  std::filesystem::create_directory_symlink("disk", folder_ / "link");
+  StoreOptions options = TwoFolders();
+  options.folders = {folder_ / "link/store"};
+  MakeStore(options);
+  options.folders = {folder_ / "disk/store"};
+  EXPECT_TRUE(Open(options));
+}
+
 TEST_F(StoreOpeningTest, FoldersInTheWrongOrderAreRefusedWithTheRightOne) {
   MakeStore(TwoFolders());
   StoreOptions options = TwoFolders();

@@ -69,6 +69,12 @@ class ProbeFile {
 Finding CheckWritable(const std::string& folder, const std::string& nearest,
                       const ProbeFile& file) {
   Finding finding = {.name = "folder", .found = nearest};
+  if (const std::string broken = base::BrokenLink(folder); !broken.empty()) {
+    finding.verdict = Verdict::kFail;
+    finding.found = broken;
+    finding.cure = "correct the link, or give another folder";
+    return finding;
+  }
   if (nearest != folder) {
     finding.verdict = Verdict::kWarn;
     finding.found = absl::StrCat(folder, " is not there yet; ", nearest, " was checked");
