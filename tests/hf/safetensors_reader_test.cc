@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,29 @@ TEST(SafetensorsFile, AnyPieceOfALargeTensorIsThatPieceOfTheWhole) {
   }
 }
 
+TEST(SafetensorsFile, DoublesAreRoundedToFp32) {
+  const size_t kElements = 20'011;  // more than the reader converts at once, and odd
+  std::vector<double> stored(kElements);
+  for (size_t i = 0; i < kElements; ++i) stored[i] = 1.0 / static_cast<double>(i + 1);
+  stored[0] = 1e39;  // too large for fp32
+  stored[1] = -1e39;
+  stored[2] = 1e-50;
+  const TempFolder folder;
+  const auto file = SafetensorsFile::Open(WriteFile(
+      folder / "m",
+      SafetensorsBytes(R"({"t":{"dtype":"F64","shape":[20011],"data_offsets":[0,160088]}})",
+                       BytesOf(stored))));
+  ASSERT_THAT(file, IsOk());
+  std::vector<float> all(kElements), piece(1000);
+  ASSERT_THAT((*file)->Read("t", 0, all), IsOk());
+  ASSERT_THAT((*file)->Read("t", 7777, piece), IsOk());
+  EXPECT_EQ(all[0], std::numeric_limits<float>::infinity());
+  EXPECT_EQ(all[1], -std::numeric_limits<float>::infinity());
+  EXPECT_EQ(all[2], 0.0f);
+  for (size_t i = 3; i < kElements; ++i) ASSERT_EQ(all[i], static_cast<float>(stored[i])) << i;
+  EXPECT_EQ(piece, std::vector<float>(all.begin() + 7777, all.begin() + 8777));
+}
+
 TEST(SafetensorsFile, WhatCannotBeReadIsNamed) {
   const TempFolder folder;
   const auto file = SafetensorsFile::Open(WriteFile(
@@ -57,7 +81,7 @@ TEST(SafetensorsFile, WhatCannotBeReadIsNamed) {
   ASSERT_THAT(file, IsOk());
   std::vector<float> out(2);
   EXPECT_THAT((*file)->Read("i", 0, out),
-              IsInvalid("tensor \"i\" has type \"I32\"; F32, F16 and BF16 are supported"));
+              IsInvalid("tensor \"i\" has type \"I32\"; F32, F16, BF16 and F64 are supported"));
   EXPECT_THAT((*file)->Read("x", 0, out), IsError(absl::StatusCode::kNotFound, "no tensor \"x\""));
   EXPECT_THAT((*file)->Read("f", 1, out), IsInvalid("has 2 elements; asked for 2 from 1"));
   EXPECT_THAT((*file)->Read("f", ~uint64_t{0}, out),

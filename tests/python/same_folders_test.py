@@ -181,7 +181,9 @@ class SameFoldersTest(ToolTest):
     def test_types_shapes_and_values(self):
         for values, accepted in (
             (numpy.ones(32, "f2"), True),
+            (numpy.ones(32, "f8"), True),
             (numpy.ones(32, "i4"), False),
+            (numpy.full(32, 1e39, "f8"), False),
             (numpy.ones(31, "f4"), False),
             (numpy.ones((32, 1), "f4"), False),
             (numpy.full(32, numpy.inf, "f4"), False),

@@ -55,7 +55,8 @@ struct EntryErrors {
 };
 
 std::optional<TensorDType> SupportedDType(std::string_view name) {
-  for (TensorDType dtype : {TensorDType::kF32, TensorDType::kF16, TensorDType::kBF16}) {
+  for (TensorDType dtype :
+       {TensorDType::kF32, TensorDType::kF16, TensorDType::kBF16, TensorDType::kF64}) {
     if (Name(dtype) == name) return dtype;
   }
   return std::nullopt;
@@ -194,6 +195,7 @@ std::string_view Name(TensorDType dtype) {
     case TensorDType::kF32: return "F32";
     case TensorDType::kF16: return "F16";
     case TensorDType::kBF16: return "BF16";
+    case TensorDType::kF64: return "F64";
   }
   return "unknown";
 }

@@ -28,12 +28,15 @@ namespace spillway::hf {
 inline constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 inline constexpr uint64_t kSafetensorsLengthBytes = 8;
 
-// The element types that Spillway reads and writes.
-enum class TensorDType : uint8_t { kF32, kF16, kBF16 };
+// The element types that Spillway reads.
+enum class TensorDType : uint8_t { kF32, kF16, kBF16, kF64 };
 
-// Returns "F32", "F16" or "BF16", as the format spells them.
+// Returns "F32", "F16", "BF16" or "F64", as the format spells them.
 std::string_view Name(TensorDType dtype);
-constexpr uint64_t ElementBytes(TensorDType dtype) { return dtype == TensorDType::kF32 ? 4 : 2; }
+constexpr uint64_t ElementBytes(TensorDType dtype) {
+  if (dtype == TensorDType::kF64) return 8;
+  return dtype == TensorDType::kF32 ? 4 : 2;
+}
 
 struct TensorEntry {
   std::string name;

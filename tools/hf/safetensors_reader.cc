@@ -15,8 +15,26 @@
 namespace spillway::hf {
 namespace {
 
-// Number of 16-bit elements that are converted at a time; they take 16 KiB on the stack.
-constexpr size_t kConvertElements = 8192;
+constexpr size_t kConvertBytes = 16 << 10;  // converted at a time, on the stack
+
+// Rounds to nearest even. A value too large for fp32 becomes infinite.
+float DoubleToFloat(double value) { return static_cast<float>(value); }
+
+// Reads elements of type `Stored` from the byte `begin` on.
+template <typename Stored>
+absl::Status ReadConverted(const File& file, uint64_t begin, std::span<float> out,
+                           float (*convert)(Stored)) {
+  std::array<Stored, kConvertBytes / sizeof(Stored)> stored;
+  for (size_t done = 0; done < out.size();) {
+    const std::span<Stored> piece =
+        std::span(stored).first(std::min(stored.size(), out.size() - done));
+    SPILLWAY_HF_RETURN_IF_ERROR(
+        file.ReadAt(begin + done * sizeof(Stored), std::as_writable_bytes(piece)));
+    std::transform(piece.begin(), piece.end(), out.begin() + static_cast<ptrdiff_t>(done), convert);
+    done += piece.size();
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -62,7 +80,7 @@ absl::Status SafetensorsFile::Read(std::string_view name, uint64_t element_offse
   if (!entry->dtype.has_value()) {
     return absl::InvalidArgumentError(absl::StrCat(path(), ": tensor ", Quoted(name), " has type ",
                                                    Quoted(entry->dtype_name),
-                                                   "; F32, F16 and BF16 are supported"));
+                                                   "; F32, F16, BF16 and F64 are supported"));
   }
   if (element_offset > entry->num_elements || out.size() > entry->num_elements - element_offset) {
     return absl::InvalidArgumentError(absl::StrCat(path(), ": tensor ", Quoted(name), " has ",
@@ -70,19 +88,13 @@ absl::Status SafetensorsFile::Read(std::string_view name, uint64_t element_offse
                                                    out.size(), " from ", element_offset));
   }
   const uint64_t begin = entry->file_offset + element_offset * ElementBytes(*entry->dtype);
-  if (*entry->dtype == TensorDType::kF32) return file_.ReadAt(begin, std::as_writable_bytes(out));
-
-  const auto convert = *entry->dtype == TensorDType::kF16 ? HalfToFloat : BFloat16ToFloat;
-  std::array<uint16_t, kConvertElements> stored;
-  for (size_t done = 0; done < out.size();) {
-    const std::span<uint16_t> piece =
-        std::span(stored).first(std::min(stored.size(), out.size() - done));
-    SPILLWAY_HF_RETURN_IF_ERROR(
-        file_.ReadAt(begin + done * sizeof(uint16_t), std::as_writable_bytes(piece)));
-    std::transform(piece.begin(), piece.end(), out.begin() + static_cast<ptrdiff_t>(done), convert);
-    done += piece.size();
+  switch (*entry->dtype) {
+    case TensorDType::kF32: return file_.ReadAt(begin, std::as_writable_bytes(out));
+    case TensorDType::kF16: return ReadConverted<uint16_t>(file_, begin, out, HalfToFloat);
+    case TensorDType::kBF16: return ReadConverted<uint16_t>(file_, begin, out, BFloat16ToFloat);
+    case TensorDType::kF64: return ReadConverted<double>(file_, begin, out, DoubleToFloat);
   }
-  return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(path(), ": tensor of an unknown type"));
 }
 
 }  // namespace spillway::hf

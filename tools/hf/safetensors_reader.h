@@ -40,8 +40,8 @@ class SafetensorsFile {
   const TensorEntry* Find(std::string_view name) const;
 
   // Reads elements [element_offset, element_offset + out.size()) of `name`, row-major, and converts
-  // them to fp32. NotFound: there is no such tensor. InvalidArgument: its type is not F32, F16 or
-  // BF16, or the range is outside the tensor.
+  // them to fp32. NotFound: there is no such tensor. InvalidArgument: its type is not F32, F16,
+  // BF16 or F64, or the range is outside the tensor.
   absl::Status Read(std::string_view name, uint64_t element_offset, std::span<float> out) const;
 
  private:

@@ -73,8 +73,8 @@ absl::StatusOr<const hf::TensorEntry*> FindTensor(const hf::ModelFolder& folder,
   }
   if (!entry->dtype) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("%s: tensor %s is of type %s; F32, F16 and BF16 are read", folder.path(),
-                        name, hf::Quoted(entry->dtype_name)));
+        absl::StrFormat("%s: tensor %s is of type %s; F32, F16, BF16 and F64 are read",
+                        folder.path(), name, hf::Quoted(entry->dtype_name)));
   }
   return entry;
 }

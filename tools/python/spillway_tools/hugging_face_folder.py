@@ -3,7 +3,7 @@
 
 F32, F16 and BF16 are copied unchanged; F64 becomes F32. Other types are an error that names them.
 tools/hf/model_folder.cc and tools/trainer/weight_source.cc judge folders alike, except that they do
-not read F64 and do not need a tokenizer; tests/python/same_folders_test.py compares the two.
+not need a tokenizer; tests/python/same_folders_test.py compares the two.
 """
 
 from pathlib import Path
