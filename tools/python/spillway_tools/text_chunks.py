@@ -24,14 +24,15 @@ apart from a run of white space, whose end it may look for.
 import bisect
 import codecs
 import itertools
+import os
 import re
 
 from spillway_tools.command import InputError, os_errors
 from spillway_tools.tokenizer_file import rust_errors
 
 CHUNK_CHARACTERS = 64 << 10
-# The chunks of a batch are tokenised in parallel, on all cores.
-_BATCH_CHUNKS = 32
+# The chunks of a batch are tokenised in parallel, on all cores. A chunk's reading takes some 6 MB.
+_BATCH_CHUNKS = min(32, 2 * len(os.sched_getaffinity(0)))
 # A chunk is read with at least this much of what follows it.
 _MIN_CONTEXT = 1024
 # Characters on each side of a cut that must allow it for the cut to be plausible.
