@@ -10,7 +10,7 @@ import os
 import pathlib
 import struct
 import weakref
-from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import spillway
@@ -105,6 +105,12 @@ def _move(run: Run, name: str, param: torch.nn.Parameter) -> torch.nn.Parameter:
     return moved
 
 
+def _wrap_libraries() -> None:
+    from spillway.torch._libraries import wrap  # which imports this module
+
+    wrap()
+
+
 def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Module:
     """Moves the model's parameters into the engine, with their current values, and returns the model. Make the optimizer
     afterwards: its load_state_dict also brings weights in the engine to the commit, if the commit has them. The parameters
@@ -118,10 +124,12 @@ def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Modu
     round otherwise than on the one in memory: a line on stderr says so.
     Tied parameters stay tied if they are one object: two objects that share memory raise. A second model in a run needs a
     `prefix` for its parameters' names.
-    A Hugging Face model's save_pretrained then writes what spillway.torch.save_pretrained writes, and that of a PEFT model
-    its adapters, as before. Code that needs a weight's address (.data_ptr()) raises, and so do copies of the model (deepcopy,
-    pickling). torch.compile leaves operations on weights in the engine uncompiled, and raises with fullgraph=True.
+    A Hugging Face model's save_pretrained then writes what spillway.torch.save_pretrained writes, that of a PEFT model its
+    adapters, and accelerate's save_state what names a commit. A deepcopy of the model, or of a part, is in the engine, too.
+    Code that needs a weight's address (.data_ptr()) raises, and so does pickling. torch.compile leaves operations on weights
+    in the engine uncompiled, and raises with fullgraph=True.
     """
+    _wrap_libraries()
     earlier, memory = _memories.setdefault(run, _Memory()), _Memory()
     for name, param in model.named_parameters():
         if _may_share(param):
@@ -145,47 +153,7 @@ def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Modu
                 del moved  # after a swap this is the tensor in memory
             module._parameters[name] = replaced.get(param, param)
     earlier.add(memory)
-    names = [each.__name__ for each in type(model).__mro__]
-    if "PreTrainedModel" in names:  # Trainer's checkpoints call save_pretrained
-
-        def save(save_directory: str | os.PathLike[str], is_main_process: bool = True, state_dict: Any = None,
-                 **more: Any) -> None:
-            ways = ("safe_serialization", "max_shard_size", "save_function")  # these do not change what is written
-            lost = [word for word, value in more.items() if value and word not in ways]
-            if lost:
-                raise spillway.Unimplemented(f"save_pretrained({lost[0]}=...) of a model in the engine: "
-                                             "spillway.torch.save_pretrained writes one file of safetensors")
-            if is_main_process:
-                save_pretrained(model, save_directory, state_dict)
-
-        model.save_pretrained = save  # type: ignore[assignment]
-    elif "PeftModel" in names:
-        write_adapters: Any = model.save_pretrained
-
-        def save_adapters(save_directory: str | os.PathLike[str], *args: Any, state_dict: Any = None, **more: Any) -> None:
-            given = model.state_dict() if state_dict is None else state_dict
-            write_adapters(save_directory, *args, state_dict=_Copies(given), **more)
-
-        model.save_pretrained = save_adapters  # type: ignore[assignment]
     return model
-
-
-class _Copies(dict[str, Any]):
-    """A state dict that makes a copy in memory of a tensor in the engine each time it is read. So code that picks a few
-    tensors, such as PEFT's of adapters, has copies of these alone."""
-
-    def __getitem__(self, name: str) -> Any:
-        value = super().__getitem__(name)
-        return value.detach().clone() if isinstance(value, EngineTensor) else value
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return self[name] if name in self else default
-
-    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
-        return ItemsView(self)
-
-    def values(self) -> ValuesView[Any]:  # type: ignore[override]
-        return ValuesView(self)
 
 
 @contextlib.contextmanager
@@ -193,6 +161,7 @@ def parameters(run: Run, prefix: str = "") -> Iterator[None]:
     """Within the block every parameter that a module registers moves into the engine at once, so that a model larger than
     memory can be built. The parameters are numbered in the order in which they are made. That order must be the same when
     the store is continued. spillway.torch.save_pretrained writes such a model."""
+    _wrap_libraries()
     run.has_changed()
     register = torch.nn.Module.register_parameter
     memory = _memories.setdefault(run, _Memory())
@@ -228,19 +197,13 @@ _SAFETENSORS = {torch.int64: "I64", torch.float64: "F64", torch.float32: "F32", 
                 torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL"}
 
 
-def save_pretrained(model: torch.nn.Module, folder: str | os.PathLike[str],
-                    state_dict: Mapping[str, torch.Tensor] | None = None) -> None:
-    """Writes `model.safetensors`, one weight at a time, and the config and generation config of a Hugging Face model.
-    `state_dict`: the weights to write; None: the model's.
-
-    `model.safetensors` appears complete or not at all. A weight that several names share is written under the first name.
-    The file is the one that safetensors' own writer makes: by type, wider ones first, then by name; each tensor is aligned.
-    """
+def write_weights(folder: str | os.PathLike[str], state_dict: Mapping[str, torch.Tensor]) -> None:
+    """Writes `model.safetensors`, one weight at a time, as save_pretrained says."""
     path = pathlib.Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     seen: set[Any] = set()
     tensors: dict[str, torch.Tensor] = {}
-    for name, tensor in (model.state_dict(keep_vars=True) if state_dict is None else state_dict).items():
+    for name, tensor in state_dict.items():
         if not isinstance(tensor, torch.Tensor):
             raise spillway.InvalidArgument(f"{name} is {type(tensor).__name__}: safetensors holds tensors alone")
         where = id(tensor._home) if isinstance(tensor, EngineTensor) else tensor.data_ptr()
@@ -276,6 +239,17 @@ def save_pretrained(model: torch.nn.Module, folder: str | os.PathLike[str],
         with contextlib.suppress(OSError):
             part.unlink()
         raise
+
+
+def save_pretrained(model: torch.nn.Module, folder: str | os.PathLike[str],
+                    state_dict: Mapping[str, torch.Tensor] | None = None) -> None:
+    """Writes `model.safetensors`, one weight at a time, and the config and generation config of a Hugging Face model.
+    `state_dict`: the weights to write; None: the model's.
+
+    `model.safetensors` appears complete or not at all. A weight that several names share is written under the first name.
+    The file is the one that safetensors' own writer makes: by type, wider ones first, then by name; each tensor is aligned.
+    """
+    write_weights(folder, model.state_dict(keep_vars=True) if state_dict is None else state_dict)
     for name in ("config", "generation_config"):
         config = copy.deepcopy(getattr(model, name, None))
         if not hasattr(config, "save_pretrained"):
@@ -283,7 +257,7 @@ def save_pretrained(model: torch.nn.Module, folder: str | os.PathLike[str],
         if name == "config":  # as transformers records them
             config.architectures = [type(model).__name__]
             config.dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-        config.save_pretrained(path)
+        config.save_pretrained(folder)
 
 
 def weight_of(run: Run, param: torch.Tensor, name: str) -> int | None:

@@ -16,6 +16,7 @@ from spillway.torch._backward import UpdatesInBackward
 from spillway.torch._grad_mode import without_gradients
 from spillway.torch._interrupts import later_interrupts
 from spillway.torch._known import Known, Layout
+from spillway.torch._libraries import wrap
 from spillway.torch._offload import weight_of
 from spillway.torch._run import Run, as_run
 from spillway.torch._staging import is_apart, on_cpu, staged
@@ -32,6 +33,7 @@ class OffloadedOptimizer(StateDicts):
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any], *,
                  store: Run | Store, pinned: int | str | None, state_format: str,
                  gradients: str = "torch", update: str = "step", threads: int = 0):
+        wrap()
         for word in ("lr", "weight_decay"):
             if isinstance(defaults[word], torch.Tensor) and defaults[word].numel() != 1:
                 raise spillway.InvalidArgument(f"{word} is a tensor of {defaults[word].numel()} elements: it must have one. "

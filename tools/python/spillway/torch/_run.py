@@ -64,6 +64,7 @@ class Run:
         self._continues = False  # whether a snapshot that was there before this run has been loaded
         self._at: str | None = None  # label of the commit that the state equals; None: it has changed
         self._memory = uuid.uuid4().hex  # names a state that is in no commit
+        self.restored: dict[str, str] = {}  # label of the commit that each weight was brought to last, by name
 
     def leases_on(self, device: torch.device, name: str) -> Cpu | Gpu:
         """Returns what leases tensors for operations on `device`. Raises InvalidArgument, whose message names the tensor
@@ -123,12 +124,12 @@ class Run:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def keep_commit(self) -> dict[str, Any]:
+    def keep_commit(self, of_weights: bool = False) -> dict[str, Any]:
         """Commits, keeps the commit as a snapshot, and returns a dict that names it. The commit's user state has this dict and
         what state_dict() says of each optimizer. The snapshot takes space only as later commits differ. Without a store, and
         before the first step, nothing is committed: loaders request a state dict before the first step, and its snapshot
-        must not displace that of a checkpoint."""
-        if self.store is None or not self.has_stepped:
+        must not displace that of a checkpoint. `of_weights`: it is a checkpoint's, whose weights the commit must have."""
+        if self.store is None or not (self.has_stepped or of_weights):
             return {"store": None, "store_id": "", "commit": 0, "label": self._memory, "new": not self.has_stepped}
         if self._at is not None:
             return self._kept  # as when several optimizers are saved together
@@ -161,15 +162,24 @@ class Run:
         """Whether the engine has the state that keep_commit named."""
         return kept["label"] in (self._memory, self._at)
 
+    def bring_weights(self, kept: dict[str, Any]) -> None:
+        """Brings the weights that the commit has to a commit that keep_commit named, if they were not brought there since
+        `restored` was cleared."""
+        if self.is_at(kept) or all(self.restored.get(home.name) == kept["label"] for home in self._weights()
+                                   if home.name in kept["weights"]):
+            return
+        self.check_nothing_waits()
+        self.go_to(kept, None)
+
     def go_to(self, kept: dict[str, Any], owner: Any) -> None:
         """Brings an owner's tensors, which must have the commit's tiles, and the weights that the commit has, to a commit that
         keep_commit named. Other optimizers' states and weights, and weights that the commit does not have, stay as they are:
         during the restore their bytes are in temporary files in the store's folders. If the restore fails, nothing has
-        changed."""
+        changed. Without an owner (None) all optimizers' states stay, and none of their weights."""
         for each in self._optimizers():
             each.finish_updates()
         others = {each: each.half_done for each in self._optimizers() if each is not owner}
-        theirs = {id for each in others for id in each.weight_ids()} - set(owner.weight_ids())
+        theirs = {id for each in others for id in each.weight_ids()} - set(owner.weight_ids()) if owner is not None else set()
         weights = [home.id for home in self._weights() if home.name not in kept["weights"] or home.id in theirs]
         # The engine restores no tensor whose shape or tiles are others than the commit's.
         moved = {each: (layouts, each.layouts()) for each in others
@@ -186,14 +196,16 @@ class Run:
                 for each, (layouts, _) in moved.items():
                     each.lay_out(layouts)
                 self.engine.restore(kept["label"])
-                owner.half_done = _NOT_WHOLE
+                if owner is not None:
+                    owner.half_done = _NOT_WHOLE
             finally:
                 for each, (_, layouts) in moved.items():
                     each.lay_out(layouts)  # also what one that failed did not register
                 write_back()
                 for each, half_done in others.items():
                     each.half_done = half_done
-            self.has_stepped = True
+            self.has_stepped |= owner is not None
+            self.restored.update({home.name: kept["label"] for home in self._weights() if home.id not in weights})
             if not staying():
                 self._at, self._kept = kept["label"], {key: kept[key] for key in _NAMES if key in kept}
 

@@ -18,6 +18,8 @@ import torch
 from spillway.torch._grad_mode import without_gradients
 from torch.utils._pytree import tree_flatten, tree_map_only
 
+_INSTEAD = ("spillway.torch.save_pretrained(model, folder) writes a model's weights to a file, and clone() makes a tensor in "
+            "memory")
 DTYPE_NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.uint8: "u8"}
 
 
@@ -103,6 +105,11 @@ def make_home(run: Any, name: str, like: torch.Tensor, role: str, device: torch.
     return Home(run, id, like, device, name, transient)
 
 
+class NoAddress(spillway.FailedPrecondition, NotImplementedError):
+    """What asks for the address of a tensor in the engine. PyTorch raises NotImplementedError for tensors without memory, which
+    other libraries expect."""
+
+
 class EngineTensor(torch.Tensor):
     """A tensor whose bytes live in the engine, leased only while an operation runs. `of` and views make it."""
 
@@ -148,25 +155,34 @@ class EngineTensor(torch.Tensor):
     # These raise, because their results would be wrong.
 
     def data_ptr(self, *_: Any) -> Any:
-        raise spillway.FailedPrecondition(f"{self!r} has no address: its bytes are in the engine, and have one only while "
-                                          "an operation runs")
+        raise NoAddress(f"{self!r} has no address: its bytes are in the engine, and have one only while an operation runs")
 
     const_data_ptr = apply_ = map_ = map2_ = data_ptr
 
+    # Not NoAddress: safetensors and accelerate would take the storages of all such tensors for address 0, and so those of equal
+    # size for one.
     def _no_storage(self, *args: Any, **kwargs: Any) -> Any:
-        raise spillway.FailedPrecondition(f"{self!r} has no storage of its own: its bytes are in the engine. "
-                                          "tensor.clone() gives a tensor in memory, and spillway.torch.save_pretrained "
-                                          "writes a whole model")
+        raise spillway.FailedPrecondition(f"{self!r} has no storage of its own, since its bytes are in the engine: {_INSTEAD}")
 
     storage = untyped_storage = share_memory_ = __dlpack__ = numpy = _no_storage
 
-    def __deepcopy__(self, memo: Any) -> EngineTensor:
-        raise spillway.FailedPrecondition(f"{self!r} cannot be deep-copied: a copy would be the same bytes of the engine. "
-                                          "tensor.clone() gives a tensor in memory")
+    def __deepcopy__(self, memo: Any) -> torch.nn.Parameter:
+        """Returns a parameter with bytes of its own in the engine."""
+        if id(self) in memo:
+            return memo[id(self)]
+        home = self._home
+        if not isinstance(self, torch.nn.Parameter) or home.transient:  # as in a state dict
+            raise spillway.FailedPrecondition(f"{self!r} cannot be deep-copied, as it is no parameter: deepcopy of the module "
+                                              f"makes a copy in the engine, {_INSTEAD}")
+        name = _free_name(home.engine, f"{home.name}.copy")
+        home.run.has_changed()
+        copied = make_home(home.run, name, self, "parameter", self.device, data=self.detach().clone())
+        memo[id(self)] = torch.nn.Parameter(copied.tensor(), requires_grad=self.requires_grad)
+        return memo[id(self)]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        raise spillway.FailedPrecondition(f"{self!r} cannot be pickled: spillway.torch.save_pretrained streams a model's "
-                                          "weights to files")
+        raise spillway.FailedPrecondition(f"{self!r} cannot be pickled: the state_dict() of an optimizer of spillway.torch names "
+                                          f"a commit that has it, {_INSTEAD}")
 
     @classmethod
     @torch.compiler.disable  # Dynamo would compile what runs an operation, anew for each tensor
