@@ -18,6 +18,11 @@ activations can rest there, too:
     with st.saved_tensors(run):                                           # activations that backward needs
         loss = model(**batch).loss
 
+A model that is larger than memory is built, or loaded, where its weights go:
+
+    with st.parameters(run):
+        model = AutoModelForCausalLM.from_pretrained(folder)
+
 A store may lie on several drives: `store=["nvme0/run", "nvme1/run"]` uses all of them at once. Each gets bytes in proportion to
 its rates, which are measured when the store is made.
 

@@ -21,6 +21,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakIdKeyDictionary
 
 _View = tuple[torch.dtype, torch.Size, tuple[int, ...], int]  # type, size, strides, offset
+_NO_THREADS = "HF_DEACTIVATE_ASYNC_LOAD"
 _replaced = WeakIdKeyDictionary()  # parameters whose place in a model offload() has given to another object
 
 
@@ -33,15 +34,21 @@ class _Memory:
         # of a storage that is gone from being another's.
         self._taken: dict[StorageWeakRef, list[tuple[str, int, int, _View]]] = {}
 
-    def check(self, name: str, param: torch.Tensor) -> None:
-        """Raises InvalidArgument if the parameter shares elements with one that was taken."""
+    def sharer_of(self, param: torch.Tensor) -> str | None:
+        """Returns the name of a parameter that was taken with which the parameter shares elements; None: there is none."""
         begin, end, view = _place_of(param)
         for other, other_begin, other_end, other_view in self._taken.get(StorageWeakRef(param.untyped_storage()), ()):
             if begin < other_end and other_begin < end and _share(view, other_view):
-                raise spillway.InvalidArgument(
-                    f"the memory of the parameters {other} and {name} overlaps, and they are two objects, which would be two "
-                    "tensors in the engine: to tie them, make them one object (`b.weight = a.weight`); otherwise give one a "
-                    "copy (`b.weight.data = b.weight.data.clone()`)")
+                return other
+        return None
+
+    def check(self, name: str, param: torch.Tensor) -> None:
+        """Raises InvalidArgument if the parameter shares elements with one that was taken."""
+        if (other := self.sharer_of(param)) is not None:
+            raise spillway.InvalidArgument(
+                f"the memory of the parameters {other} and {name} overlaps, and they are two objects, which would be two "
+                "tensors in the engine: to tie them, make them one object (`b.weight = a.weight`); otherwise give one a "
+                "copy (`b.weight.data = b.weight.data.clone()`)")
 
     def take(self, name: str, param: torch.Tensor) -> None:
         self._taken.setdefault(StorageWeakRef(param.untyped_storage()), []).append((name, *_place_of(param)))
@@ -159,36 +166,95 @@ def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Modu
 @contextlib.contextmanager
 def parameters(run: Run, prefix: str = "") -> Iterator[None]:
     """Within the block every parameter that a module registers moves into the engine at once, so that a model larger than
-    memory can be built. The parameters are numbered in the order in which they are made. That order must be the same when
-    the store is continued. spillway.torch.save_pretrained writes such a model."""
+    memory can be built, or loaded (`Model.from_pretrained(folder)`). One on the meta device moves when it gets its values,
+    which must be before the block ends. The parameters are numbered in the order in which they are made. That order must be
+    the same when the store is continued.
+
+    Within the block transformers reads one weight at a time: the environment has HF_DEACTIVATE_ASYNC_LOAD=1. Its threads would
+    read weights faster than the engine takes them."""
     _wrap_libraries()
     run.has_changed()
     register = torch.nn.Module.register_parameter
-    memory = _memories.setdefault(run, _Memory())
-    number = 0
+    building = _Building(run, prefix)
 
     def move_and_register(module: torch.nn.Module, name: str, param: torch.nn.Parameter | None) -> None:
-        nonlocal number
-        if param is not None and not isinstance(param, EngineTensor) and param.numel() > 0:
-            # The parameter object itself becomes the one in the engine: the code that made it may go on using it, for
-            # example to initialise it.
-            if _may_share(param):
-                memory.check(f"{number}.{name}", param)
-            moved = _move(run, f"{prefix}{number}.{name}", param)
-            try:
-                torch.utils.swap_tensors(param, moved)
-            except RuntimeError as error:
-                raise spillway.FailedPrecondition(f"parameter {name} cannot go into the engine where it is made, since something "
-                                                  f"else refers to it ({error}): build the model, then offload() it") from error
-            memory.take(f"{number}.{name}", moved)  # after the swap this is the tensor in memory
-            number += 1
+        building.move(module, name, param)
         register(module, name, param)
 
     torch.nn.Module.register_parameter = move_and_register
+    before = os.environ.get(_NO_THREADS)
+    os.environ[_NO_THREADS] = "1"
     try:
         yield
+        building.end()
     finally:
         torch.nn.Module.register_parameter = register
+        if before is None:
+            del os.environ[_NO_THREADS]
+        else:
+            os.environ[_NO_THREADS] = before
+
+
+class _Building:
+    """The parameters that modules register within parameters()."""
+
+    def __init__(self, run: Run, prefix: str):
+        self._run, self._prefix = run, prefix
+        self._memory = _memories.setdefault(run, _Memory())
+        self._number = 0
+        # The numbers of parameters on the meta device, by module and name.
+        self._waiting: weakref.WeakKeyDictionary[torch.nn.Module, dict[str, int]] = weakref.WeakKeyDictionary()
+        # Those that have got their values since, by number and name, and pairs of them that share memory, as tied weights in a
+        # file that torch.save wrote do. Code that loads them ties them only afterwards.
+        self._came: dict[str, tuple[torch.nn.Module, str, torch.nn.Parameter]] = {}
+        self._shared: list[tuple[str, str, spillway.InvalidArgument]] = []
+
+    def move(self, module: torch.nn.Module, name: str, param: torch.nn.Parameter | None) -> None:
+        """Moves a parameter into the engine: its object becomes the one there, since the code that made it may go on using it,
+        for example to initialise it. On the meta device it waits for its values."""
+        if param is None or isinstance(param, EngineTensor) or param.numel() == 0:
+            return
+        number = self._waiting.get(module, {}).pop(name, None)
+        is_awaited = number is not None
+        if number is None:
+            number, self._number = self._number, self._number + 1
+        if param.is_meta:
+            self._waiting.setdefault(module, {})[name] = number
+            return
+        numbered = f"{self._prefix}{number}.{name}"
+        if _may_share(param):
+            self._check(numbered, param, is_awaited)
+        moved = _move(self._run, numbered, param)
+        try:
+            torch.utils.swap_tensors(param, moved)
+        except RuntimeError as error:
+            raise spillway.FailedPrecondition(f"parameter {name} cannot go into the engine where it is made, since something "
+                                              f"else refers to it ({error}): build the model, then offload() it") from error
+        self._memory.take(numbered, moved)  # after the swap this is the tensor in memory
+        if is_awaited:
+            self._came[numbered] = (module, name, param)
+
+    def _check(self, numbered: str, param: torch.nn.Parameter, is_awaited: bool) -> None:
+        try:
+            self._memory.check(numbered, param)
+        except spillway.InvalidArgument as error:
+            other = self._memory.sharer_of(param)
+            if not is_awaited or other not in self._came:
+                raise
+            self._shared.append((numbered, other, error))
+
+    def end(self) -> None:
+        """Raises InvalidArgument for a parameter without values, and for two that share memory and are two objects still."""
+        for module, names in list(self._waiting.items()):
+            for name, number in list(names.items()):
+                param = module._parameters.get(name)
+                self.move(module, name, param)  # one that was put there without being registered
+                if param is not None and param.is_meta:
+                    raise spillway.InvalidArgument(f"parameter {number}.{name} is on the meta device at the end of "
+                                                   "parameters(): load its values within the block")
+        for *pair, error in self._shared:
+            if all(module._parameters.get(name) is param for module, name, param in map(self._came.__getitem__, pair)):
+                raise error
 
 
 # In the order in which safetensors' own writer has the types in a file. Wider ones are first, so each tensor is aligned.
