@@ -234,6 +234,38 @@ class AccelerateTest(HfTest):
         with self.assertRaisesRegex(RuntimeError, "size mismatch"):
             tiny_llama().load_state_dict(self.weights_in(folder), strict=False)
 
+    def test_gradients_that_wait_are_not_lost(self):
+        run, folder = self.run_of(), self.folder / "ck"
+        loop = Loop(run, optimizer=lambda params: st.AdamW(params, lr=1e-2, store=run, gradients="engine"))
+        loop.train(0, 1)
+        loop.accelerator.save_state(folder)
+        loop.train(1, 2)
+        loop.accelerator.backward(loss_of(loop.model, 2))
+        before, gradient = loop.weights(), loop.model.lm_head.weight.grad.clone()
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "has a gradient in the engine.*step"):
+            loop.accelerator.load_state(folder)
+        self.assert_same_weights(loop.weights(), before)
+        self.assertTrue(torch.equal(loop.model.lm_head.weight.grad, gradient))
+        loop.optimizer.zero_grad()
+        loop.accelerator.load_state(folder)
+        self.assertFalse(torch.equal(loop.model.lm_head.weight, before["lm_head.weight"]))
+
+    def test_libraries_may_be_imported_late(self):
+        folder, store = self.folder / "ck", self.store()
+        code = f"""if True:
+            import torch, spillway.torch as st
+            run = st.open({store!r}, pinned="1MiB", device={str(DEVICE)!r}, report=False)
+            model = st.offload(torch.nn.Linear(4, 4), run)
+            optimizer = st.SGD(model.parameters(), lr=0.1, store=run)
+            from accelerate import Accelerator
+            accelerator = Accelerator(cpu={DEVICE.type == "cpu"})
+            model, optimizer = accelerator.prepare(model, optimizer)
+            model(torch.ones(2, 4, device={str(DEVICE)!r})).sum().backward()
+            optimizer.step()
+            accelerator.save_state({str(folder)!r})"""
+        subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=500)
+        self.assertTrue((folder / "spillway.bin").exists())
+
     def test_a_model_under_other_names_is_said(self):
         run, folder = self.run_of(), self.folder / "ck"
         loop = Loop(run)

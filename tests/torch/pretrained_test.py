@@ -13,6 +13,7 @@ from unittest import mock
 import spillway
 import spillway.torch as st
 import torch
+from accelerate import init_empty_weights, load_checkpoint_in_model
 from hf_case import HfTest, loss_of, tiny_llama
 from safetensors.torch import save_file
 from spillway.torch._tensor import EngineTensor
@@ -173,7 +174,7 @@ class PretrainedTest(HfTest):
             self.loaded(folder, tie_word_embeddings=False)
 
     def test_a_weight_that_gets_no_values_is_said(self):
-        with self.assertRaisesRegex(spillway.InvalidArgument, "parameter 1.bias is on the meta device at the end of parameters"):
+        with self.assertRaisesRegex(spillway.InvalidArgument, "parameter 1.bias is on the meta device at the end of param"):
             with st.parameters(self.run_of()):
                 model = torch.nn.Linear(2, 3, device="meta")
                 model.weight = torch.nn.Parameter(torch.ones(3, 2))
@@ -182,6 +183,24 @@ class PretrainedTest(HfTest):
                 model = torch.nn.Linear(2, 3, device="meta")
                 1 / 0
         del model
+
+    def test_accelerates_ways_to_load(self):
+        plain = tiny_llama()
+        plain.save_pretrained(self.folder / "plain")
+        moved = st.offload(tiny_llama(seed=99), self.run_of())
+        load_checkpoint_in_model(moved, self.folder / "plain")
+        self.assert_same_model(moved, plain)
+        self.assertTrue(all(isinstance(param, EngineTensor) for param in moved.parameters()))
+        with st.parameters(self.run_of()):
+            with torch.device("meta"):
+                built = LlamaForCausalLM(plain.config)
+            load_checkpoint_in_model(built, self.folder / "plain", device_map={"": "cpu"})
+            built.tie_weights()
+        self.assert_same_weights(dict(built.named_parameters()), dict(plain.named_parameters()))
+        self.assertTrue(all(isinstance(param, EngineTensor) for param in built.parameters()))
+        with st.parameters(self.run_of()), init_empty_weights():
+            with self.assertRaisesRegex(spillway.FailedPrecondition, r"init_empty_weights\(\).* build on torch.device"):
+                tiny_llama()
 
     def test_how_transformers_loads_is_set_only_within(self):
         variable = "HF_DEACTIVATE_ASYNC_LOAD"
@@ -202,8 +221,9 @@ class PretrainedTest(HfTest):
             size = sum(param.numel() * 4 for param in expected.parameters())
             self.assertGreater(size, 200 * MIB)
             code = f"import pretrained_test; pretrained_test.load_and_measure({str(folder)!r}, {loaded!r})"
+            more = {"MALLOC_MMAP_THRESHOLD_": str(MIB), "CUDA_VISIBLE_DEVICES": ""}
             done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, capture_output=True, text=True,
-                                  timeout=500, env={**os.environ, "MALLOC_MMAP_THRESHOLD_": str(MIB), "CUDA_VISIBLE_DEVICES": ""})
+                                  timeout=500, env={**os.environ, **more})
             got = json.loads(done.stdout.splitlines()[-1])
             self.assertAlmostEqual(got["loss"], loss_of(expected).item(), places=5)
             # 16 MiB of pinned memory, weights of 3 MiB, and what the engine and the libraries need.

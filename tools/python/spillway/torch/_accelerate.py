@@ -97,7 +97,8 @@ def load_state(method: Callable[..., Any], accelerator: Any, *args: Any, **kwarg
 
 
 def _run_of(model: torch.nn.Module, runs: set[Run], kept: dict[str, Any]) -> Run:
-    """Returns the run whose store has a commit of a checkpoint. Raises if there is none, or it has not the commit."""
+    """Returns the run whose store has a commit of a checkpoint. Raises if there is none, it has not the commit, or going there
+    would lose what is yet to be used."""
     if not runs:
         raise spillway.FailedPrecondition(
             f"the checkpoint leaves weights of the model in the store {kept['store']}, and the model is in memory: offload it "
@@ -105,6 +106,8 @@ def _run_of(model: torch.nn.Module, runs: set[Run], kept: dict[str, Any]) -> Run
     of_store = [run for run in runs if run.engine.store_id == kept["store_id"]]
     run = (of_store or list(runs))[0]
     run.check(kept)
+    if not run.is_at(kept):
+        run.check_nothing_waits()
     return run
 
 

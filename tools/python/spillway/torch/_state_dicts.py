@@ -18,6 +18,7 @@ from spillway.torch._backward import UpdatesInBackward
 from spillway.torch._grad_mode import without_gradients
 from spillway.torch._interrupts import later_interrupts
 from spillway.torch._known import Known, Layout
+from spillway.torch._libraries import wrap
 from spillway.torch._run import Run
 from spillway.torch._staging import on_cpu
 from spillway.torch._tensor import EngineTensor
@@ -136,6 +137,7 @@ class StateDicts(torch.optim.Optimizer):
         Without a store, or before the first step, nothing is committed. Raises FailedPrecondition within a backward that
         updates parameters, as when a signal's handler calls it there, and between such a backward and step(), also if the
         backward was broken off."""
+        wrap()  # accelerate calls this before a checkpoint, if it was imported late
         for hook in list(self._optimizer_state_dict_pre_hooks.values()):
             hook(self)
         self.run.check_no_backward()

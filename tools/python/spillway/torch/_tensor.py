@@ -115,6 +115,10 @@ class EngineTensor(torch.Tensor):
 
     _home: Home
 
+    def __new__(cls, *_: Any, **__: Any) -> Any:
+        raise spillway.FailedPrecondition("a tensor in the engine is not made by its class, as accelerate's "
+                                          "init_empty_weights() does: within parameters() build on torch.device('meta')")
+
     @staticmethod
     def of(home: Home, size: Any, stride: Any = None, offset: int = 0) -> EngineTensor:
         size = torch.Size(size)
@@ -181,8 +185,8 @@ class EngineTensor(torch.Tensor):
         return memo[id(self)]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        raise spillway.FailedPrecondition(f"{self!r} cannot be pickled: the state_dict() of an optimizer of spillway.torch names "
-                                          f"a commit that has it, {_INSTEAD}")
+        raise spillway.FailedPrecondition(f"{self!r} cannot be pickled: the state_dict() of an optimizer of spillway.torch "
+                                          f"names a commit that has it, {_INSTEAD}")
 
     @classmethod
     @torch.compiler.disable  # Dynamo would compile what runs an operation, anew for each tensor
