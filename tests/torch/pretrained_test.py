@@ -198,9 +198,17 @@ class PretrainedTest(HfTest):
             built.tie_weights()
         self.assert_same_weights(dict(built.named_parameters()), dict(plain.named_parameters()))
         self.assertTrue(all(isinstance(param, EngineTensor) for param in built.parameters()))
-        with st.parameters(self.run_of()), init_empty_weights():
-            with self.assertRaisesRegex(spillway.FailedPrecondition, r"init_empty_weights\(\).* build on torch.device"):
-                tiny_llama()
+        run = self.run_of()
+        with st.parameters(run):
+            with init_empty_weights():
+                built = LlamaForCausalLM(plain.config)
+            self.assertTrue(all(param.is_meta for param in built.parameters()))
+            load_checkpoint_in_model(built, self.folder / "plain", device_map={"": "cpu"})
+            built.tie_weights()
+        self.assert_same_weights(dict(built.named_parameters()), dict(plain.named_parameters()))
+        self.assertEqual(built.model.layers[0].self_attn.q_proj.weight._home.name, "weights/1.weight")
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "is not made by its class: .*offload"):
+            EngineTensor(torch.ones(2))
 
     def test_how_transformers_loads_is_set_only_within(self):
         variable = "HF_DEACTIVATE_ASYNC_LOAD"

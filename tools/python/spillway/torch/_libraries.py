@@ -116,4 +116,5 @@ def wrap() -> None:
             continue  # it is just being imported
         del _METHODS[module]
         for method, instead in methods.items():
-            setattr(owner, method, _wrapped(getattr(owner, method), instead))
+            if hasattr(owner, method):  # older versions lack some
+                setattr(owner, method, _wrapped(getattr(owner, method), instead))

@@ -202,10 +202,10 @@ class _Building:
         self._run, self._prefix = run, prefix
         self._memory = _memories.setdefault(run, _Memory())
         self._number = 0
-        # The numbers of parameters on the meta device, by module and name.
-        self._waiting: weakref.WeakKeyDictionary[torch.nn.Module, dict[str, int]] = weakref.WeakKeyDictionary()
-        # Those that have got their values since, by number and name, and pairs of them that share memory, as tied weights in a
-        # file that torch.save wrote do. Code that loads them ties them only afterwards.
+        # The numbers of parameters, by module and name: one on the meta device that gets its values keeps its number.
+        self._numbers: weakref.WeakKeyDictionary[torch.nn.Module, dict[str, int]] = weakref.WeakKeyDictionary()
+        # Those that got their values after they were made, by number and name, and pairs of them that share memory, as tied
+        # weights in a file that torch.save wrote do. Code that loads them ties them only afterwards.
         self._came: dict[str, tuple[torch.nn.Module, str, torch.nn.Parameter]] = {}
         self._shared: list[tuple[str, str, spillway.InvalidArgument]] = []
 
@@ -214,13 +214,14 @@ class _Building:
         for example to initialise it. On the meta device it waits for its values."""
         if param is None or isinstance(param, EngineTensor) or param.numel() == 0:
             return
-        number = self._waiting.get(module, {}).pop(name, None)
-        is_awaited = number is not None
-        if number is None:
-            number, self._number = self._number, self._number + 1
+        before = module._parameters.get(name)
+        is_awaited = before is not None and (before is param or before.is_meta) and name in self._numbers.get(module, {})
+        if not is_awaited:
+            self._numbers.setdefault(module, {})[name] = self._number
+            self._number += 1
         if param.is_meta:
-            self._waiting.setdefault(module, {})[name] = number
             return
+        number = self._numbers[module][name]
         numbered = f"{self._prefix}{number}.{name}"
         if _may_share(param):
             self._check(numbered, param, is_awaited)
@@ -245,8 +246,8 @@ class _Building:
 
     def end(self) -> None:
         """Raises InvalidArgument for a parameter without values, and for two that share memory and are two objects still."""
-        for module, names in list(self._waiting.items()):
-            for name, number in list(names.items()):
+        for module, names in list(self._numbers.items()):
+            for name, number in names.items():
                 param = module._parameters.get(name)
                 self.move(module, name, param)  # one that was put there without being registered
                 if param is not None and param.is_meta:

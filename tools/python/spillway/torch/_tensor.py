@@ -115,9 +115,13 @@ class EngineTensor(torch.Tensor):
 
     _home: Home
 
-    def __new__(cls, *_: Any, **__: Any) -> Any:
-        raise spillway.FailedPrecondition("a tensor in the engine is not made by its class, as accelerate's "
-                                          "init_empty_weights() does: within parameters() build on torch.device('meta')")
+    def __new__(cls, data: Any = None, requires_grad: bool = False, **_: Any) -> Any:
+        """Returns a parameter on the meta device. The init_empty_weights() of accelerate and transformers 4 makes it by the class
+        of the parameter that it replaces."""
+        if not isinstance(data, torch.Tensor) or not data.is_meta:
+            raise spillway.FailedPrecondition("a tensor in the engine is not made by its class: spillway.torch.offload(model, run) "
+                                              "moves parameters there")
+        return torch.nn.Parameter(data, requires_grad=requires_grad)
 
     @staticmethod
     def of(home: Home, size: Any, stride: Any = None, offset: int = 0) -> EngineTensor:
