@@ -7,9 +7,11 @@ import ctypes
 import errno
 import gc
 import io
+import operator
 import os
 import pathlib
 import pickle
+import struct
 import tempfile
 import threading
 import time
@@ -237,6 +239,39 @@ class OffloadTest(TorchTest):
             other[0].weight.zero_()
         self.assertGreater(one[0].weight.abs().max().item(), 0)
 
+    def test_an_address_tells_alignment_and_identity_alone(self):
+        run = self.run_of()
+        model = torch.nn.ModuleList([torch.nn.Linear(5, 7), torch.nn.Linear(5, 7), torch.nn.Linear(7, 5)])
+        model[1].weight = model[0].weight
+        st.offload(model.to(torch.bfloat16), run)
+        tied, weight, other = model[1].weight, model[0].weight, model[2].weight
+        for one in (weight, weight.detach(), tied, weight.t(), weight[0]):
+            self.assertEqual(one.data_ptr(), weight.data_ptr())
+            self.assertFalse(one.data_ptr() != weight.data_ptr())
+        for one in (other, weight[1], weight.detach()[:, 1:]):
+            self.assertNotEqual(one.data_ptr(), weight.data_ptr())
+        self.assertNotEqual(weight.data_ptr(), 0)
+        self.assertEqual(len({each.data_ptr() for each in (weight, tied, other, weight[3], weight.detach()[3])}), 3)
+        for param in model.parameters():
+            views = [param.detach(), *(param.detach().flatten()[i:] for i in range(1, 5))]
+            with run.engine.acquire_host(param._home.id, 0, "read") as lease:
+                for view in views:
+                    address = lease.address + 2 * view.storage_offset()
+                    for bytes in (2, 16, 64, 4096):
+                        self.assertEqual(view.data_ptr() % bytes, address % bytes)
+                        self.assertEqual(view.const_data_ptr() & bytes - 1, address & bytes - 1)
+        address = weight.data_ptr()
+        self.assertRegex(str(address), "address of weights/0.weight")
+        for use in (int, float, operator.index, lambda at: at + 16, lambda at: at - address, lambda at: at % 8192,
+                    lambda at: at % 24, lambda at: at < other.data_ptr(), lambda at: f"{at:x}", lambda at: struct.pack("P", at)):
+            with self.assertRaisesRegex(NotImplementedError, "weights/0.weight has no address"):
+                use(address)
+        with self.assertRaisesRegex(ctypes.ArgumentError, "weights/0.weight has no address"):
+            ctypes.CDLL(None).malloc_usable_size(address)
+        for use in (ctypes.c_void_p, (ctypes.c_uint8 * 4).from_address):
+            with self.assertRaises(TypeError):
+                use(address)
+
     def test_what_would_lie_raises(self):
         run = self.run_of()
         model = st.offload(tiny_model(), run)
@@ -248,7 +283,7 @@ class OffloadTest(TorchTest):
         if hasattr(torch._C, "_set_throw_on_mutable_data_ptr"):
             with self.assertRaisesRegex(RuntimeError, "data pointer"):
                 torch.utils.dlpack.to_dlpack(weight.detach())
-        for what in (weight.data_ptr, weight.const_data_ptr, lambda: weight.detach().apply_(float),
+        for what in (lambda: weight.detach().apply_(float),
                      lambda: weight.detach().map_(weight.detach(), max), lambda: copy.deepcopy(model.state_dict()), lambda: pickle.dumps(weight), weight.share_memory_,
                      weight.untyped_storage, lambda: torch.from_dlpack(weight.detach()),
                      lambda: set_data(torch.zeros(4, 4)), lambda: model.to(torch.bfloat16), weight.detach().t_,

@@ -133,8 +133,8 @@ def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Modu
     `prefix` for its parameters' names.
     A Hugging Face model's save_pretrained then writes what spillway.torch.save_pretrained writes, that of a PEFT model its
     adapters, and accelerate's save_state what names a commit. A deepcopy of the model, or of a part, is in the engine, too.
-    Code that needs a weight's address (.data_ptr()) raises, and so does pickling. torch.compile leaves operations on weights
-    in the engine uncompiled, and raises with fullgraph=True.
+    Code that needs a weight's address (.data_ptr()) raises, unless it only compares addresses or asks for their alignment, and
+    so does pickling. torch.compile leaves operations on weights in the engine uncompiled, and raises with fullgraph=True.
     """
     _wrap_libraries()
     earlier, memory = _memories.setdefault(run, _Memory()), _Memory()

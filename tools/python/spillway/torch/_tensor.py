@@ -15,6 +15,7 @@ from typing import Any
 
 import spillway
 import torch
+from spillway.torch._address import Address
 from spillway.torch._grad_mode import without_gradients
 from torch.utils._pytree import tree_flatten, tree_map_only
 
@@ -105,11 +106,6 @@ def make_home(run: Any, name: str, like: torch.Tensor, role: str, device: torch.
     return Home(run, id, like, device, name, transient)
 
 
-class NoAddress(spillway.FailedPrecondition, NotImplementedError):
-    """What asks for the address of a tensor in the engine. PyTorch raises NotImplementedError for tensors without memory, which
-    other libraries expect."""
-
-
 class EngineTensor(torch.Tensor):
     """A tensor whose bytes live in the engine, leased only while an operation runs. `of` and views make it."""
 
@@ -160,12 +156,18 @@ class EngineTensor(torch.Tensor):
                 "shapes and types (.to(), .half(), resize_token_embeddings) before spillway.torch.offload")
         without_gradients(self.copy_)(value)
 
+    def data_ptr(self) -> Any:
+        return Address(self._home, self.storage_offset() * self.dtype.itemsize)
+
+    const_data_ptr = data_ptr
+
     # These raise, because their results would be wrong.
 
-    def data_ptr(self, *_: Any) -> Any:
-        raise NoAddress(f"{self!r} has no address: its bytes are in the engine, and have one only while an operation runs")
+    def _no_loop(self, *_: Any) -> Any:
+        raise spillway.FailedPrecondition(f"{self!r} has no address that a loop of Python's could read: its bytes are in the "
+                                          "engine. tensor.clone() gives a tensor in memory")
 
-    const_data_ptr = apply_ = map_ = map2_ = data_ptr
+    apply_ = map_ = map2_ = _no_loop
 
     # Not NoAddress: safetensors and accelerate would take the storages of all such tensors for address 0, and so those of equal
     # size for one.
