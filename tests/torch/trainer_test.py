@@ -39,12 +39,12 @@ class TrainerTest(TorchTest):
     def arguments(self, steps, **more):
         return TrainingArguments(
             output_dir=str(self.folder / "out"), max_steps=steps, per_device_train_batch_size=2, learning_rate=1e-3,
-            max_grad_norm=1.0, save_steps=2, save_total_limit=2, logging_steps=1, report_to=[], seed=3,
-            use_cpu=DEVICE.type == "cpu", disable_tqdm=True, lr_scheduler_type="constant", **more)
+            report_to=[], seed=3, use_cpu=DEVICE.type == "cpu", disable_tqdm=True, lr_scheduler_type="constant",
+            **({"max_grad_norm": 1.0, "save_steps": 2, "save_total_limit": 2, "logging_steps": 1} | more))
 
-    def trained(self, steps, offloaded=False, resume=None, run=None, **more):
+    def trained(self, steps, offloaded=False, resume=None, run=None, optimizer=None, **more):
         model = tiny_llama()
-        optimizer = {"lr": 1e-3}
+        optimizer = {"lr": 1e-3, **(optimizer or {})}
         if run is not None:
             if offloaded:
                 st.offload(model, run)
@@ -53,6 +53,7 @@ class TrainerTest(TorchTest):
                           optimizer_cls_and_kwargs=(st.AdamW, optimizer))
         trainer.train(resume_from_checkpoint=resume)
         losses = [each["loss"] for each in trainer.state.log_history if "loss" in each]
+        self.norms = [each["grad_norm"] for each in trainer.state.log_history if "grad_norm" in each]
         return losses, {name: value.detach().clone() for name, value in model.named_parameters()}
 
     def assert_same_run(self, first, second):
@@ -69,6 +70,20 @@ class TrainerTest(TorchTest):
                                dataloader_num_workers=2)
             self.assert_same_run(got, expected)
             run.close()
+
+    def test_updates_in_backward_without_a_clip_train_as_memory_does_and_log_the_norm(self):
+        expected = self.trained(4, save_strategy="no", max_grad_norm=0.0)
+        norms = self.norms
+        self.assertEqual(len(norms), 4)
+        for offloaded in (False, True):
+            run = st.open(self.store(), pinned="1MiB", device=DEVICE)
+            got = self.trained(4, offloaded, run=run, optimizer={"update": "backward"}, save_strategy="no", max_grad_norm=0.0)
+            self.assert_same_run(got, expected)
+            for ours, theirs in zip(self.norms, norms, strict=True):
+                self.assertAlmostEqual(ours, theirs, delta=1e-6 * theirs)
+            run.close()
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "clipping, .* need update='step'"):
+            self.trained(4, run=st.open(None, device=DEVICE), optimizer={"update": "backward"}, max_grad_norm=100.0)
 
     @since(2, 6, "a torch.load that transformers trusts")
     def test_a_checkpoint_is_resumed_and_old_ones_free_their_snapshots(self):

@@ -11,7 +11,7 @@ import spillway
 import torch
 from spillway.torch._gathered import Gathered, Update
 from spillway.torch._known import Known
-from spillway.torch._tensor import UsedGradient
+from spillway.torch._used_gradient import UsedGradient
 
 
 class UpdatesInBackward:

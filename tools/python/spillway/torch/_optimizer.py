@@ -21,7 +21,8 @@ from spillway.torch._offload import weight_of
 from spillway.torch._run import Run, as_run
 from spillway.torch._staging import is_apart, on_cpu, staged
 from spillway.torch._state_dicts import StateDicts
-from spillway.torch._tensor import EngineTensor, UsedGradient, make_home
+from spillway.torch._tensor import EngineTensor, make_home
+from spillway.torch._used_gradient import UsedGradient
 
 
 class OffloadedOptimizer(StateDicts):
@@ -469,12 +470,13 @@ class OffloadedOptimizer(StateDicts):
         self._in_backward.check_not_used(known)
         with later_interrupts():  # until .grad says that the gradient was used
             gradient = param.grad
+            used = UsedGradient.of(param, gradient, known.name)
             if is_apart(param):
-                param.grad = UsedGradient.of(param, known.name)
+                param.grad = used
                 self._in_backward.gather(group, param, gradient)
             else:
                 self._do([(group, param, gradient)], 1.0)
-                param.grad = UsedGradient.of(param, known.name)
+                param.grad = used
             self._in_backward.used(known)
 
     @without_gradients

@@ -26,9 +26,9 @@ class AdamW(OffloadedOptimizer):
     Accumulation, clipping and GradScaler work as usual. `update="backward"`: each parameter is updated as soon as its
     gradient is made, so that no two gradients are in memory; step() only ends the step. On a GPU such updates gather until
     their weights and gradients take 64 MiB. With `update="backward"` clipping, GradScaler, DistributedDataParallel and
-    accumulation raise. Between backward and step() a script must not drop a gradient, set `lr` or another value of a group,
-    call a scheduler or write a weight: step() raises then. A write through `.data` is not detected. After a backward that
-    failed, the updates that it made stay.
+    accumulation raise; clip_grad_norm_(..., inf) returns the norm, for which Trainer asks if max_grad_norm=0. Between backward
+    and step() a script must not drop a gradient, set `lr` or another value of a group, call a scheduler or write a weight:
+    step() raises then. A write through `.data` is not detected. After a backward that failed, the updates that it made stay.
     """
 
     _kind = "adamw"

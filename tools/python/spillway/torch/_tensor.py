@@ -337,31 +337,22 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
         return tree_map_only(torch.Tensor, apart, out)
 
 
-class UsedGradient(torch.Tensor):
-    """The placeholder in a parameter's .grad once an update in backward has used the gradient. It can be dropped, zeroed or
-    detached; every other operation on it raises FailedPrecondition."""
+def is_one(factor: Any) -> bool:
+    """Whether a floating-point tensor times this factor is itself."""
+    if isinstance(factor, torch.Tensor):
+        return factor.dim() == 0 and not factor.is_complex() and not factor.is_meta and bool(factor == 1)
+    return isinstance(factor, (bool, int, float)) and factor == 1
 
-    _name: str
 
-    @staticmethod
-    def of(parameter: torch.Tensor, name: str) -> UsedGradient:
-        made = torch.Tensor._make_wrapper_subclass(UsedGradient, parameter.size(), dtype=parameter.dtype,
-                                                   device=parameter.device)
-        made._name = name
-        return made
+# --- Multiplications by 1, as of a clip that changes no gradient: nothing is leased or written ---
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
-        return f"UsedGradient({self._name!r})"
 
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        aten = torch.ops.aten
-        if func in (aten.zero_.default, aten.detach.default, aten._foreach_zero_.default):
-            return args[0]
-        found = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, UsedGradient)]
-        raise spillway.FailedPrecondition(
-            f"the gradient of parameter {found[0]._name} was used by its update in backward: clipping, GradScaler, "
-            "DistributedDataParallel and accumulation over several backwards need update='step'")
+def _multiply(func: Any, args: Any, kwargs: Any) -> Any:
+    tensor, factor = args
+    if not (isinstance(tensor, EngineTensor) and tensor.is_floating_point() and is_one(factor)):
+        return _run(func, args, kwargs)
+    _check(tensor)
+    return tensor
 
 
 # --- Operations on lists: one tensor at a time, so that one is leased at a time ---
@@ -395,6 +386,8 @@ def _unscale(func: Any, args: Any, kwargs: Any) -> None:
 def _specials() -> dict[Any, Any]:
     aten = torch.ops.aten
     return {
+        aten.mul_.Tensor: _multiply,
+        aten.mul_.Scalar: _multiply,
         aten._foreach_norm.Scalar: _each(_norm),
         aten._foreach_mul_.Scalar: _each(torch.Tensor.mul_),
         aten._foreach_mul_.Tensor: _each(torch.Tensor.mul_),
