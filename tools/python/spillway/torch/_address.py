@@ -11,11 +11,16 @@ import spillway
 ALIGNMENT_BYTES = 4096  # of every lease: a tile has frames of its own
 
 
+class NoAddress(spillway.FailedPrecondition, NotImplementedError):
+    """The number of an address in the engine was asked for. PyTorch raises NotImplementedError for tensors without memory, which
+    other libraries expect."""
+
+
 class Address:
     """The address of a byte of a tensor in the engine. It has a number only while an operation leases the tensor, and another
     one in each lease. Code that asks for an address often needs only what is the same in all of them: whether two tensors begin
-    at the same byte (tied weights), and whether one is aligned. This answers that. Any use of the number raises
-    Unimplemented, which is a NotImplementedError."""
+    at the same byte (tied weights), and whether one is aligned. This answers that, and any use of the number raises
+    NoAddress."""
 
     def __init__(self, home: Any, offset_bytes: int):
         self._home = home
@@ -40,8 +45,8 @@ class Address:
         return f"<address of {self._home.name}, whose bytes are in the engine>"
 
     def _has_none(self, *_: Any) -> Any:
-        raise spillway.Unimplemented(f"{self._home.name} has no address: its bytes are in the engine, and have one only while an "
-                                     "operation runs. tensor.clone() gives a tensor in memory")
+        raise NoAddress(f"{self._home.name} has no address: its bytes are in the engine, and have one only while an operation "
+                        "runs. tensor.clone() gives a tensor in memory")
 
     __int__ = __index__ = __float__ = __format__ = _has_none
     __add__ = __radd__ = __sub__ = __rsub__ = __floordiv__ = __rshift__ = _has_none
