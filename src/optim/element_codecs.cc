@@ -46,25 +46,25 @@ HWY_INLINE void ForEachVector(const From* from, size_t n, To* to, const Convert&
 
 void DecodeHalfOnTarget(const uint16_t* from, size_t n, float* to) {
   ForEachVector(from, n, to, [](const uint16_t* halves, float* floats, size_t) {
-    hn::StoreU(LoadHalf(Floats(), halves), Floats(), floats);
+    hn::StoreU(lanes::LoadHalf(Floats(), halves), Floats(), floats);
   });
 }
 
 void EncodeHalfOnTarget(const float* from, size_t n, uint16_t* to) {
   ForEachVector(from, n, to, [](const float* floats, uint16_t* halves, size_t) {
-    StoreHalf(Floats(), hn::LoadU(Floats(), floats), halves);
+    lanes::StoreHalf(Floats(), hn::LoadU(Floats(), floats), halves);
   });
 }
 
 void DecodeBf16OnTarget(const uint16_t* from, size_t n, float* to) {
   ForEachVector(from, n, to, [](const uint16_t* halves, float* floats, size_t) {
-    hn::StoreU(LoadBf16(Floats(), halves), Floats(), floats);
+    hn::StoreU(lanes::LoadBf16(Floats(), halves), Floats(), floats);
   });
 }
 
 void EncodeBf16OnTarget(const float* from, size_t n, uint16_t* to) {
   ForEachVector(from, n, to, [](const float* floats, uint16_t* halves, size_t) {
-    StoreBf16(Floats(), hn::LoadU(Floats(), floats), halves);
+    lanes::StoreBf16(Floats(), hn::LoadU(Floats(), floats), halves);
   });
 }
 

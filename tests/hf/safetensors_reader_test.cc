@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "src/base/half_floats.h"
 #include "tests/hf/status_matchers.h"
 #include "tests/hf/test_files.h"
-#include "tools/hf/dtype_convert.h"
 
 namespace spillway::hf {
 namespace {
@@ -45,7 +45,7 @@ TEST(SafetensorsFile, AnyPieceOfALargeTensorIsThatPieceOfTheWhole) {
            {0, kElements}, {1, 1}, {8191, 2}, {8192, 8192}, {17, 16'400}, {kElements, 0}}) {
     std::vector<float> out(count);
     ASSERT_THAT((*file)->Read("t", begin, out), IsOk());
-    for (size_t i = 0; i < count; ++i) ASSERT_EQ(out[i], HalfToFloat(stored[begin + i]));
+    for (size_t i = 0; i < count; ++i) ASSERT_EQ(out[i], base::HalfToFloat(stored[begin + i]));
   }
 }
 

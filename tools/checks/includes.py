@@ -41,8 +41,8 @@ MAY_INCLUDE = {
     "src/engine": {PUBLIC, "src/base", "io", "tiers", "src/plan", "src/engine/following", "src/engine/pager"},
     "src/optim": {PUBLIC, "src/base", "io", "tiers", "src/plan", "src/engine"},
     "src/capi": {PUBLIC, "src/base", "src/optim"},
-    "tools/hf": set(),
-    "tools/trainer": {PUBLIC, "tools/hf"},
+    "tools/hf": {"src/base"},
+    "tools/trainer": {PUBLIC, "src/base", "tools/hf"},
     "tools/spillway/command": COMMAND,
     **{f"tools/spillway/{folder}": COMMAND | {"tools/spillway/command"}
        for folder in ("bench", "report", "store", "train")},

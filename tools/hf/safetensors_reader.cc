@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "tools/hf/dtype_convert.h"
+#include "src/base/half_floats.h"
 #include "tools/hf/status_macros.h"
 #include "tools/hf/strict_json.h"
 
@@ -90,8 +90,8 @@ absl::Status SafetensorsFile::Read(std::string_view name, uint64_t element_offse
   const uint64_t begin = entry->file_offset + element_offset * ElementBytes(*entry->dtype);
   switch (*entry->dtype) {
     case TensorDType::kF32: return file_.ReadAt(begin, std::as_writable_bytes(out));
-    case TensorDType::kF16: return ReadConverted<uint16_t>(file_, begin, out, HalfToFloat);
-    case TensorDType::kBF16: return ReadConverted<uint16_t>(file_, begin, out, BFloat16ToFloat);
+    case TensorDType::kF16: return ReadConverted<uint16_t>(file_, begin, out, base::HalfToFloat);
+    case TensorDType::kBF16: return ReadConverted<uint16_t>(file_, begin, out, base::Bf16ToFloat);
     case TensorDType::kF64: return ReadConverted<double>(file_, begin, out, DoubleToFloat);
   }
   return absl::InternalError(absl::StrCat(path(), ": tensor of an unknown type"));

@@ -9,6 +9,8 @@
 #define HWY_TARGET_INCLUDE "tools/trainer/kernels/convert.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
+#include "src/base/half_floats-inl.h"
+#include "src/base/half_floats.h"
 #include "tools/trainer/kernels/vector-inl.h"
 
 #ifndef SPILLWAY_TOOLS_TRAINER_KERNELS_CONVERT_CC_ONCE_
@@ -32,6 +34,8 @@ namespace spillway::trainer {
 namespace HWY_NAMESPACE {
 namespace {
 
+namespace lanes = base::HWY_NAMESPACE;
+
 // Calls vector(i) for each whole vector of [0, n) and single(i) for each remaining element.
 template <class Vector, class Single>
 HWY_INLINE void Cover(int64_t n, const Vector& vector, const Single& single) {
@@ -54,22 +58,32 @@ struct Fp32 {
 
 struct Fp16 {
   using Stored = uint16_t;
-  static float Widen(uint16_t v) { return FloatFromHalf(v); }
-  static uint16_t Narrow(float v) { return HalfFromFloat(v); }
+  static float Widen(uint16_t v) { return base::HalfToFloat(v); }
+  static uint16_t Narrow(float v) { return base::FloatToHalf(v); }
   HWY_INLINE static FloatVector Load(FloatTag d, const uint16_t* from) {
-    return LoadHalves(d, from);
+    return lanes::LoadHalf(d, from);
   }
-  HWY_INLINE static void Store(FloatVector v, FloatTag d, uint16_t* to) { StoreHalves(v, d, to); }
-  HWY_INLINE static FloatVector Round(FloatTag d, FloatVector v) { return RoundToHalf(d, v); }
+  HWY_INLINE static void Store(FloatVector v, FloatTag d, uint16_t* to) {
+    lanes::StoreHalf(d, v, to);
+  }
+  HWY_INLINE static FloatVector Round(FloatTag d, FloatVector v) {
+    return lanes::RoundToHalf(d, v);
+  }
 };
 
 struct Bf16 {
   using Stored = uint16_t;
-  static float Widen(uint16_t v) { return FloatFromBf16(v); }
-  static uint16_t Narrow(float v) { return Bf16FromFloat(v); }
-  HWY_INLINE static FloatVector Load(FloatTag d, const uint16_t* from) { return LoadBf16(d, from); }
-  HWY_INLINE static void Store(FloatVector v, FloatTag d, uint16_t* to) { StoreBf16(v, d, to); }
-  HWY_INLINE static FloatVector Round(FloatTag d, FloatVector v) { return RoundToBf16(d, v); }
+  static float Widen(uint16_t v) { return base::Bf16ToFloat(v); }
+  static uint16_t Narrow(float v) { return base::FloatToBf16(v); }
+  HWY_INLINE static FloatVector Load(FloatTag d, const uint16_t* from) {
+    return lanes::LoadBf16(d, from);
+  }
+  HWY_INLINE static void Store(FloatVector v, FloatTag d, uint16_t* to) {
+    lanes::StoreBf16(d, v, to);
+  }
+  HWY_INLINE static FloatVector Round(FloatTag d, FloatVector v) {
+    return lanes::RoundToBf16(d, v);
+  }
 };
 
 template <class Element>

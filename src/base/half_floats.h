@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scalar conversions between fp32 and the 16-bit formats in which weights are published, IEEE 754
-// binary16 ("F16") and bfloat16 ("BF16"), as bit patterns. A value is exact if the target can hold
-// it, and otherwise rounded to nearest even. Kernels have their own vector versions and are tested
-// against these.
+// Conversions between fp32 and the 16-bit formats IEEE 754 binary16 ("half") and bfloat16, one
+// number at a time, by bit operations. The 16-bit values are bit patterns in uint16_t; no
+// arithmetic is done in them. A value is exact if the target can hold it, and otherwise rounded to
+// nearest even. half_floats-inl.h converts vectors, to the same bits.
 
-#ifndef SPILLWAY_TOOLS_HF_DTYPE_CONVERT_H_
-#define SPILLWAY_TOOLS_HF_DTYPE_CONVERT_H_
+#ifndef SPILLWAY_BASE_HALF_FLOATS_H_
+#define SPILLWAY_BASE_HALF_FLOATS_H_
 
 #include <bit>
 #include <cstdint>
 
-namespace spillway::hf {
+namespace spillway::base {
 
-// Exact, because every binary16 value is an fp32 value. A signalling NaN becomes quiet, as in F16C
-// and PyTorch.
+// Exact, because every half is an fp32 value. A signalling NaN becomes quiet, as in F16C and
+// PyTorch.
 constexpr float HalfToFloat(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
   const uint32_t exponent = (half >> 10) & 0x1fu;
@@ -30,13 +30,8 @@ constexpr float HalfToFloat(uint16_t half) {
   return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (fraction << 13));
 }
 
-// Exact, because every bfloat16 value is the upper half of an fp32 value.
-constexpr float BFloat16ToFloat(uint16_t bfloat) {
-  return std::bit_cast<float>(static_cast<uint32_t>(bfloat) << 16);
-}
-
-// Rounds to nearest, ties to even. A magnitude of 65520 or more becomes infinity. NaN stays NaN: it
-// becomes quiet and keeps the upper bits of its payload.
+// A magnitude of 65520 or more becomes infinity. NaN stays NaN: it becomes quiet and keeps the
+// upper bits of its payload.
 constexpr uint16_t FloatToHalf(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = (bits >> 16) & 0x8000u;
@@ -57,6 +52,20 @@ constexpr uint16_t FloatToHalf(float value) {
   return static_cast<uint16_t>(sign | ((magnitude - 0x38000000u + 0xfffu + odd) >> 13));
 }
 
-}  // namespace spillway::hf
+// Exact, because every bfloat16 is the upper half of an fp32 value.
+constexpr float Bf16ToFloat(uint16_t bf16) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bf16) << 16);
+}
 
-#endif  // SPILLWAY_TOOLS_HF_DTYPE_CONVERT_H_
+// A value that is too large becomes infinity. NaN stays NaN: it becomes quiet and keeps the upper
+// bits of its payload.
+constexpr uint16_t FloatToBf16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
+  const uint32_t odd = (bits >> 16) & 1u;
+  return static_cast<uint16_t>((bits + 0x7fffu + odd) >> 16);
+}
+
+}  // namespace spillway::base
+
+#endif  // SPILLWAY_BASE_HALF_FLOATS_H_

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Compares the conversions with the compiler's _Float16, which is an independent implementation of
-// the same rules.
+// Compares the conversions of halves with the compiler's _Float16, which is an independent
+// implementation of the same rules. tests/trainer/convert_test.cc holds both formats against the
+// rules themselves.
 
-#include "tools/hf/dtype_convert.h"
+#include "src/base/half_floats.h"
 
 #include <gtest/gtest.h>
 
@@ -14,14 +15,14 @@
 
 #include "tests/seed.h"
 
-namespace spillway::hf {
+namespace spillway::base {
 namespace {
 
 bool SameHalf(float value) {
   return FloatToHalf(value) == std::bit_cast<uint16_t>(static_cast<_Float16>(value));
 }
 
-TEST(DtypeConvert, EveryHalfBecomesTheFloatOfItsValue) {
+TEST(HalfFloats, EveryHalfBecomesTheFloatOfItsValue) {
   for (uint32_t bits = 0; bits <= 0xffff; ++bits) {
     const auto half = static_cast<uint16_t>(bits);
     const float expected = static_cast<float>(std::bit_cast<_Float16>(half));
@@ -34,7 +35,7 @@ TEST(DtypeConvert, EveryHalfBecomesTheFloatOfItsValue) {
   }
 }
 
-TEST(DtypeConvert, EveryHalfSurvivesTheWayThroughFloat) {
+TEST(HalfFloats, EveryHalfSurvivesTheWayThroughFloat) {
   for (uint32_t bits = 0; bits <= 0xffff; ++bits) {
     const auto half = static_cast<uint16_t>(bits);
     const bool is_signalling = std::isnan(HalfToFloat(half)) && (bits & 0x200u) == 0;
@@ -42,13 +43,13 @@ TEST(DtypeConvert, EveryHalfSurvivesTheWayThroughFloat) {
   }
 }
 
-TEST(DtypeConvert, EveryBFloat16IsTheUpperHalfOfAFloat) {
+TEST(HalfFloats, EveryBFloat16IsTheUpperHalfOfAFloat) {
   for (uint32_t bits = 0; bits <= 0xffff; ++bits) {
-    EXPECT_EQ(std::bit_cast<uint32_t>(BFloat16ToFloat(static_cast<uint16_t>(bits))), bits << 16);
+    EXPECT_EQ(std::bit_cast<uint32_t>(Bf16ToFloat(static_cast<uint16_t>(bits))), bits << 16);
   }
 }
 
-TEST(DtypeConvert, FloatsBetweenHalvesRoundToNearestEven) {
+TEST(HalfFloats, FloatsBetweenHalvesRoundToNearestEven) {
   for (uint32_t bits = 0; bits < 0x7c00; ++bits) {
     const float low = HalfToFloat(static_cast<uint16_t>(bits));
     const float high = bits == 0x7bff ? 65536.0f : HalfToFloat(static_cast<uint16_t>(bits + 1));
@@ -60,7 +61,7 @@ TEST(DtypeConvert, FloatsBetweenHalvesRoundToNearestEven) {
   }
 }
 
-TEST(DtypeConvert, RandomFloatsRoundAsTheCompilersDo) {
+TEST(HalfFloats, RandomFloatsRoundAsTheCompilersDo) {
   std::mt19937_64 random(test::Seed());
   for (int i = 0; i < 1'000'000; ++i) {
     const auto value = std::bit_cast<float>(static_cast<uint32_t>(random()));
@@ -69,7 +70,7 @@ TEST(DtypeConvert, RandomFloatsRoundAsTheCompilersDo) {
   }
 }
 
-TEST(DtypeConvert, LargeFloatsBecomeInfinityAndNansStay) {
+TEST(HalfFloats, LargeFloatsBecomeInfinityAndNansStay) {
   EXPECT_EQ(FloatToHalf(65504.0f), 0x7bff);
   EXPECT_EQ(FloatToHalf(65519.996f), 0x7bff);
   EXPECT_EQ(FloatToHalf(65520.0f), 0x7c00);
@@ -80,4 +81,4 @@ TEST(DtypeConvert, LargeFloatsBecomeInfinityAndNansStay) {
 }
 
 }  // namespace
-}  // namespace spillway::hf
+}  // namespace spillway::base
