@@ -13,6 +13,7 @@ import spillway.torch as st
 import torch
 from hf_case import HfTest, loss_of, tiny_llama
 from peft import IA3Config, LoraConfig, PeftModel, get_peft_model
+from peft.tuners.tuners_utils import BaseTuner
 from safetensors.torch import save_file, save_model
 from spillway.torch._tensor import EngineTensor, Home
 from torch_case import DEVICE
@@ -137,7 +138,8 @@ class PeftTest(HfTest):
         self.assertIn("base_model.model.lm_head.weight", saved)
         self.assertFalse(torch.equal(saved["base_model.model.lm_head.weight"], tiny_llama(False).lm_head.weight.cpu()))
         self.assert_every_order(self.merged, config, tie=False)
-        self.assertFalse(self.assert_every_order(self.merged, config)["tied"])
+        if hasattr(BaseTuner, "merge_and_unload"):  # since then PEFT tells the config that embeddings are tied no longer
+            self.assertFalse(self.assert_every_order(self.merged, config)["tied"])
 
     def test_adapters_of_embeddings_are_trained_and_saved(self):
         def config():
@@ -148,6 +150,23 @@ class PeftTest(HfTest):
         self.assert_every_order(self.merged, config, tie=False)
         self.assert_every_order(lambda model, order: model.save_pretrained(self.folder / order, safe_serialization=False)
                                 or torch.load(self.folder / order / "adapter_model.bin"), config)
+
+    def test_layers_that_share_weights_are_saved_under_every_name(self):
+        results = []
+        for order in ORDERS:
+            model = self.adapted(order, lambda: LoraConfig(target_modules=["q_proj"], layer_replication=[(0, 1), (0, 1)]))
+            merged = model.merge_and_unload()
+            results.append(loss_of(merged).item())
+            if order == "memory":
+                with self.assertRaisesRegex(RuntimeError, "contained shared tensors"):
+                    merged.save_pretrained(self.folder / order)
+                continue
+            merged.save_pretrained(self.folder / order)
+            self.assertNotIn("lm_head.weight", self.weights_in(self.folder / order))
+            loaded, info = LlamaForCausalLM.from_pretrained(self.folder / order, output_loading_info=True)
+            self.assertEqual(list(info["missing_keys"]), [])
+            self.assertEqual(loss_of(loaded).item(), results[0])
+        self.assertEqual(results, results[:1] * 3)
 
     def test_only_what_is_saved_is_read(self):
         for order in ORDERS[1:]:

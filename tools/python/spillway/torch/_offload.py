@@ -10,7 +10,7 @@ import os
 import pathlib
 import struct
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 import spillway
@@ -264,8 +264,10 @@ _SAFETENSORS = {torch.int64: "I64", torch.float64: "F64", torch.float32: "F32", 
                 torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL"}
 
 
-def write_weights(folder: str | os.PathLike[str], state_dict: Mapping[str, torch.Tensor]) -> None:
-    """Writes `model.safetensors`, one weight at a time, as save_pretrained says."""
+def write_weights(folder: str | os.PathLike[str], state_dict: Mapping[str, torch.Tensor],
+                  tied: Container[str] | None = None) -> None:
+    """Writes `model.safetensors`, one weight at a time, as save_pretrained says. `tied`: the names under which a weight is not
+    written if it was already; None: all."""
     path = pathlib.Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     seen: set[Any] = set()
@@ -275,7 +277,7 @@ def write_weights(folder: str | os.PathLike[str], state_dict: Mapping[str, torch
             raise spillway.InvalidArgument(f"{name} is {type(tensor).__name__}: safetensors holds tensors alone")
         where = id(tensor._home) if isinstance(tensor, EngineTensor) else tensor.data_ptr()
         key = (where, tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset())
-        if key in seen and tensor.numel() > 0:
+        if key in seen and tensor.numel() > 0 and (tied is None or name in tied):
             continue
         if tensor.dtype not in _SAFETENSORS:
             raise spillway.InvalidArgument(f"{name} is {tensor.dtype}, which is not written: it must be "
@@ -313,10 +315,12 @@ def save_pretrained(model: torch.nn.Module, folder: str | os.PathLike[str],
     """Writes `model.safetensors`, one weight at a time, and the config and generation config of a Hugging Face model.
     `state_dict`: the weights to write; None: the model's.
 
-    `model.safetensors` appears complete or not at all. A weight that several names share is written under the first name.
-    The file is the one that safetensors' own writer makes: by type, wider ones first, then by name; each tensor is aligned.
+    `model.safetensors` appears complete or not at all. A weight that several names share is written under the first name, and
+    under those that a model of transformers 5 does not tie when it is loaded. The file is the one that safetensors' own writer
+    makes: by type, wider ones first, then by name; each tensor is aligned.
     """
-    write_weights(folder, model.state_dict(keep_vars=True) if state_dict is None else state_dict)
+    tied = getattr(model, "all_tied_weights_keys", None)
+    write_weights(folder, model.state_dict(keep_vars=True) if state_dict is None else state_dict, tied)
     for name in ("config", "generation_config"):
         config = copy.deepcopy(getattr(model, name, None))
         if not hasattr(config, "save_pretrained"):
