@@ -13,7 +13,8 @@ import spillway  # noqa: E402
 import spillway.torch as st  # noqa: E402
 import torch  # noqa: E402
 from torch_case import DEVICE, TorchTest, since  # noqa: E402
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments  # noqa: E402
+from transformers import (EarlyStoppingCallback, LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback,  # noqa: E402
+                          TrainingArguments)
 
 
 def tiny_llama():
@@ -38,9 +39,10 @@ class TrainerTest(TorchTest):
 
     def arguments(self, steps, **more):
         return TrainingArguments(
-            output_dir=str(self.folder / "out"), max_steps=steps, per_device_train_batch_size=2, learning_rate=1e-3,
-            report_to=[], seed=3, use_cpu=DEVICE.type == "cpu", disable_tqdm=True, lr_scheduler_type="constant",
-            **({"max_grad_norm": 1.0, "save_steps": 2, "save_total_limit": 2, "logging_steps": 1} | more))
+            max_steps=steps, per_device_train_batch_size=2, learning_rate=1e-3, report_to=[], seed=3,
+            use_cpu=DEVICE.type == "cpu", disable_tqdm=True, lr_scheduler_type="constant",
+            **({"output_dir": str(self.folder / "out"), "max_grad_norm": 1.0, "save_steps": 2, "save_total_limit": 2,
+                "logging_steps": 1} | more))
 
     def trained(self, steps, offloaded=False, resume=None, run=None, optimizer=None, **more):
         model = tiny_llama()
@@ -113,6 +115,39 @@ class TrainerTest(TorchTest):
         self.assertEqual(resumed[0][-4:], expected[0][-4:])
         for name, value in expected[1].items():
             self.assertTrue(torch.equal(value, resumed[1][name]), name)
+        run.close()
+
+    def test_generation_early_stopping_and_checkpointing_are_as_in_memory(self):
+        class Generates(TrainerCallback):
+            def __init__(self):
+                self.tokens = []
+
+            def on_evaluate(self, args, state, control, model=None, **kwargs):
+                prompt = torch.arange(5, device=model.device)[None]
+                self.tokens.append(model.generate(prompt, max_new_tokens=8, do_sample=False, pad_token_id=0).tolist())
+
+        few = torch.utils.data.Subset(Windows(), range(8))
+        results = []
+        for run in (None, st.open(self.store(), pinned="1MiB", device=DEVICE)):
+            model, generates, out = tiny_llama().to(DEVICE), Generates(), self.folder / f"out{len(results)}"
+            if run is not None:
+                st.offload(model, run)
+                checkpoints = st.Checkpoints(run, out)
+            optimizer = st.AdamW(model.parameters(), lr=1e-3, store=run)
+            arguments = self.arguments(8, gradient_checkpointing=True, bf16=True, gradient_accumulation_steps=2, eval_steps=2,
+                                       eval_strategy="steps", load_best_model_at_end=True, save_total_limit=1,
+                                       metric_for_best_model="eval_loss", greater_is_better=True, output_dir=str(out))
+            trainer = Trainer(model=model, args=arguments, train_dataset=Windows(), eval_dataset=few,
+                              optimizers=(optimizer, None), callbacks=[generates, EarlyStoppingCallback(2)])
+            trainer.train()
+            logged = [{name: value for name, value in each.items() if name in ("loss", "grad_norm", "eval_loss")}
+                      for each in trainer.state.log_history]
+            results.append((logged, generates.tokens, trainer.state.global_step, trainer.predict(few).predictions.tolist()))
+            kept = sorted(each.name for each in out.iterdir())
+            self.assertEqual(kept, ["checkpoint-2"])  # the best; it stopped at 6
+        checkpoints.drop_gone()
+        self.assertLessEqual(len(checkpoints.labels()), 2)  # its commit, and the newest
+        self.assertEqual(results[0], results[1])
         run.close()
 
     def test_an_offloaded_model_saves_itself_as_transformers_does(self):
