@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A LoRA fine-tuning of transformers' Trainer with PEFT, with weights and optimizer state in the engine: accumulation, evaluation,
-the best checkpoint at the end, a process that is killed and resumed, and the merge. It gives the bits of the run that was not
-interrupted, and the losses of plain PyTorch."""
+"""A LoRA fine-tuning of transformers' Trainer with PEFT, with weights and optimizer state in the engine: accumulation,
+evaluation, the best checkpoint at the end, a process that is killed and resumed, and the merge. It gives the bits of the run
+that was not interrupted, and the losses of plain PyTorch."""
 
 import argparse
 import json

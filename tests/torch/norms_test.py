@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Norms of gradients in the engine, and of gradients that updates in backward have used, are those of gradients in memory. A clip
-that changes no gradient writes none."""
+"""Norms of gradients in the engine, and of gradients that updates in backward have used, are those of gradients in memory.
+A clip that changes no gradient writes none."""
 
 import copy
 import math

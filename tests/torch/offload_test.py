@@ -263,7 +263,8 @@ class OffloadTest(TorchTest):
         address = weight.data_ptr()
         self.assertRegex(str(address), "address of weights/0.weight")
         for use in (int, float, operator.index, lambda at: at + 16, lambda at: at - address, lambda at: at % 8192,
-                    lambda at: at % 24, lambda at: at < other.data_ptr(), lambda at: f"{at:x}", lambda at: struct.pack("P", at)):
+                    lambda at: at % 24, lambda at: at < other.data_ptr(), lambda at: f"{at:x}",
+                    lambda at: struct.pack("P", at)):
             for kind in (NotImplementedError, spillway.FailedPrecondition):
                 with self.assertRaisesRegex(kind, "weights/0.weight has no address"):
                     use(address)

@@ -25,6 +25,28 @@ import seed  # noqa: E402
 
 
 class StateDictTest(TorchTest):
+    def test_an_optimizer_of_torch_does_not_take_a_state_dict_of_ours_for_one_without_state(self):
+        params = make_params()
+        run = st.open(self.store(), pinned="1MiB", report=False)
+        self.addCleanup(run.close)
+        optimizer = st.AdamW(params[:3], lr=1e-3, store=run)
+        optimizer.add_param_group({"params": params[3:]})
+        params[0].requires_grad_(False)
+        set_gradients(params[1:], 0)
+        optimizer.step()
+        torch.save(optimizer.state_dict(), self.folder / "optimizer.pt")
+        for saved in (torch.load(self.folder / "optimizer.pt", weights_only=True), st.last_state_dict(run)):
+            self.assertEqual(list(saved["state"]), [1, 2, 3, 4, 5])
+            torchs = torch.optim.AdamW([{"params": params[:3]}, {"params": params[3:]}])
+            with self.assertRaisesRegex(KeyError, "step"):
+                torchs.load_state_dict(saved)
+            self.assertIn("load the dict into an optimizer of spillway.torch", str(saved["state"][1]))
+            with self.assertRaisesRegex(spillway.InvalidArgument, "has lost its entry 'spillway'"):
+                optimizer.load_state_dict({name: saved[name] for name in ("state", "param_groups")})
+            optimizer.load_state_dict(saved)
+            self.assertEqual(list(optimizer.full_state_dict()["state"]), [1, 2, 3, 4, 5])
+        self.assertEqual(st.AdamW(make_params(), store=st.open(None, report=False)).state_dict()["state"], {})
+
     def saved(self, optimizer):
         """Returns the state dict, saved to a file and loaded by torch.load with weights_only."""
         file = io.BytesIO()
@@ -141,7 +163,7 @@ class StateDictTest(TorchTest):
         run.close()
         run, models, optimizers = make()
         last = [st.last_state_dict(run, name) for name in ("optimizer", "optimizer.1")]
-        self.assertEqual(last, [json.loads(json.dumps(each, default=float)) for each in saved])
+        self.assertEqual(last, [json.loads(json.dumps(each, default=float)) | {"state": each["state"]} for each in saved])
         for optimizer, state_dict in zip(optimizers, last):
             optimizer.load_state_dict(state_dict)
         expected = train(models[1], optimizers[1], 1, first=2)

@@ -12,8 +12,8 @@ ALIGNMENT_BYTES = 4096  # of every lease: a tile has frames of its own
 
 
 class NoAddress(spillway.FailedPrecondition, NotImplementedError):
-    """The number of an address in the engine was asked for. PyTorch raises NotImplementedError for tensors without memory, which
-    other libraries expect."""
+    """The number of an address in the engine was asked for. PyTorch raises NotImplementedError for tensors without memory,
+    which other libraries expect."""
 
 
 class Address:

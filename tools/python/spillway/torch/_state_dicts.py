@@ -27,6 +27,9 @@ _MINE = "spillway"  # the key that marks a state dict of spillway.torch
 # Options that groups of older state dicts do not have, with the values that they had. torch.optim adds the same.
 _LATER = {"amsgrad": False, "nesterov": False, "dampening": 0, "centered": False, "maximize": False, "foreach": None,
           "fused": None, "capturable": False, "differentiable": False}
+# A state dict has this in place of each parameter's state. Without it torch.optim's Adam and AdamW would load the dict and
+# begin anew without a word; with it they raise.
+_ELSEWHERE = "the state is in the store that this state dict names: load the dict into an optimizer of spillway.torch"
 
 
 class NoState(collections.defaultdict):
@@ -131,12 +134,12 @@ class StateDicts(torch.optim.Optimizer):
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
-        """Commits, and returns a dict that names the commit, of plain types and without state. The commit is kept until this
-        process, or one that has loaded a commit of the store, has made two newer ones, and as long as it is the last one
-        that this optimizer has loaded. A line on stderr says when it is dropped. If the run has a Checkpoints, that decides.
-        Without a store, or before the first step, nothing is committed. Raises FailedPrecondition within a backward that
-        updates parameters, as when a signal's handler calls it there, and between such a backward and step(), also if the
-        backward was broken off."""
+        """Commits, and returns a dict that names the commit, of plain types and without state; torch.optim's Adam and AdamW
+        raise if they are to load it. The commit is kept until this process, or one that has loaded a commit of the store,
+        has made two newer ones, and as long as it is the last one that this optimizer has loaded. A line on stderr says when
+        it is dropped. If the run has a Checkpoints, that decides. Without a store, or before the first step, nothing is
+        committed. Raises FailedPrecondition within a backward that updates parameters, as when a signal's handler calls it
+        there, and between such a backward and step(), also if the backward was broken off."""
         wrap()  # accelerate calls this before a checkpoint, if it was imported late
         for hook in list(self._optimizer_state_dict_pre_hooks.values()):
             hook(self)
@@ -144,7 +147,7 @@ class StateDicts(torch.optim.Optimizer):
         self.finish_updates()
         with self.run.leasing.none():  # the description and the commit are of the same step
             self._check_of_one_step()
-            state_dict = self.described()
+            state_dict = _marked(self.described())
             state_dict[_MINE] |= copy.deepcopy(self.run.keep_commit())
         if self.run.store is None and self.run.has_stepped:
             warnings.warn("spillway.torch: the state of this optimizer is in memory alone, so a saved state_dict() cannot be "
@@ -199,6 +202,9 @@ class StateDicts(torch.optim.Optimizer):
         if mine is not None and (mine["rule"], mine["format"]) != (self._kind, self._format):
             raise spillway.InvalidArgument(f"the state dict is of {mine['rule']} in {mine['format']}, and the optimizer "
                                            f"is {self._kind} in {self._format}")
+        if mine is None and any(isinstance(of, dict) and _MINE in of for of in state_dict["state"].values()):
+            raise spillway.InvalidArgument(f"the state dict has lost its entry '{_MINE}', which names the commit that has the "
+                                           "state: load the whole dict that state_dict() returned")
         self._in_backward.drop()
         if mine is None:
             self._load_tensors(self._by_position(state_dict["state"], groups), groups)
@@ -450,7 +456,13 @@ def last_state_dict(run: Run, name: str = "optimizer") -> dict[str, Any]:
     if label not in [each["label"] for each in run.engine.snapshots()]:
         run.engine.snapshot(label)  # the process ended between the commit and its snapshot
     described[name][_MINE] |= state["kept"]
-    return described[name]
+    return _marked(described[name])
+
+
+def _marked(state_dict: dict[str, Any]) -> dict[str, Any]:
+    """Returns the state dict with a mark in place of the state of each parameter that has some."""
+    steps = [step for group in state_dict[_MINE]["steps"] for step in group]
+    return state_dict | {"state": {index: {_MINE: _ELSEWHERE} for index, step in enumerate(steps) if step > 0}}
 
 
 def _square_of(variance: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:

@@ -50,7 +50,8 @@ class UsedGradient(torch.Tensor):
             return None
         found[0]._refuse()
 
-    def _norm_of_order(self, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
+    def _norm_of_order(self, ord: float = 2, dim: Any = None, keepdim: bool = False, *,
+                       dtype: torch.dtype | None = None) -> Any:
         if ord != 2 or dim:
             raise spillway.FailedPrecondition(
                 f"the gradient of parameter {self._name} was used by its update in backward, which keeps its 2-norm alone: the "
@@ -62,8 +63,8 @@ class UsedGradient(torch.Tensor):
         if is_one(factor) and getattr(factor, "limit", math.inf) == math.inf:
             return
         if isinstance(factor, torch.Tensor) and factor.dim() == 0 and factor.isnan():
-            self._refuse(". The norm of the gradients is not finite, so that clipping would make all of them nan: go back to the "
-                         "last checkpoint")
+            self._refuse(". The norm of the gradients is not finite, so that clipping would make all of them nan: go back to "
+                         "the last checkpoint")
         self._refuse()
 
     def _refuse(self, why: str = "") -> Any:
@@ -74,8 +75,8 @@ class UsedGradient(torch.Tensor):
 
 
 class NormOfUsed(torch.Tensor):
-    """The norm of gradients that were used, and a scalar that is computed from it. It knows the limit by which a clip has divided
-    it: a clip that has one must fail at the first step, not when a norm exceeds the limit."""
+    """The norm of gradients that were used, and a scalar that is computed from it. It knows the limit that a clip has divided
+    by it: a clip that has one must fail at the first step, not when a norm exceeds the limit."""
 
     limit: float = math.inf
 
