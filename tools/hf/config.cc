@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "src/base/status_macros.h"
 #include "tools/hf/file.h"
-#include "tools/hf/status_macros.h"
 #include "tools/hf/strict_json.h"
 #include "tools/hf/tokenizer_ids.h"
 
@@ -74,13 +74,13 @@ class ConfigReader {
 
   // For a feature that is not supported: an error if it is on.
   absl::Status MustBeFalse(const char* key) const {
-    SPILLWAY_HF_ASSIGN_OR_RETURN(const bool on, Bool(key, false));
+    SPILLWAY_ASSIGN_OR_RETURN(const bool on, Bool(key, false));
     return on ? Error(key, "only false is supported") : absl::OkStatus();
   }
 
   // For a feature that is always on: an error if it is off.
   absl::Status MustBeTrue(const char* key) const {
-    SPILLWAY_HF_ASSIGN_OR_RETURN(const bool on, Bool(key, true));
+    SPILLWAY_ASSIGN_OR_RETURN(const bool on, Bool(key, true));
     return on ? absl::OkStatus() : Error(key, "only true is supported");
   }
 
@@ -111,14 +111,14 @@ absl::Status CheckArchitecture(const ConfigReader& config) {
   }
   if (config.Find("model_type") == nullptr)
     return config.Error("model_type", "\"llama\" is expected");
-  SPILLWAY_HF_RETURN_IF_ERROR(config.MustBeString("model_type", "llama"));
-  SPILLWAY_HF_RETURN_IF_ERROR(config.MustBeString("hidden_act", "silu"));
+  SPILLWAY_RETURN_IF_ERROR(config.MustBeString("model_type", "llama"));
+  SPILLWAY_RETURN_IF_ERROR(config.MustBeString("hidden_act", "silu"));
   for (const char* key : {"attention_bias", "mlp_bias", "rope_interleaved"}) {
-    SPILLWAY_HF_RETURN_IF_ERROR(config.MustBeFalse(key));
+    SPILLWAY_RETURN_IF_ERROR(config.MustBeFalse(key));
   }
-  SPILLWAY_HF_RETURN_IF_ERROR(config.MustBeTrue("is_causal"));
-  SPILLWAY_HF_RETURN_IF_ERROR(config.MustBeNumber("attention_dropout", 0));
-  SPILLWAY_HF_RETURN_IF_ERROR(config.MustBeNumber("partial_rotary_factor", 1));
+  SPILLWAY_RETURN_IF_ERROR(config.MustBeTrue("is_causal"));
+  SPILLWAY_RETURN_IF_ERROR(config.MustBeNumber("attention_dropout", 0));
+  SPILLWAY_RETURN_IF_ERROR(config.MustBeNumber("partial_rotary_factor", 1));
   if (config.Find("quantization_config") != nullptr) {
     return config.Error("quantization_config", "weights must be F32, F16 or BF16");
   }
@@ -135,10 +135,10 @@ absl::Status CheckRopeScaling(const ConfigReader& config, const std::string& ori
   const char* key = reader.Find("rope_type") != nullptr ? "rope_type" : "type";
   if (reader.Find(key) == nullptr)
     return config.Error("rope_scaling", "only \"rope_type\": \"default\" is supported");
-  SPILLWAY_HF_RETURN_IF_ERROR(reader.MustBeString("rope_type", "default"));
-  SPILLWAY_HF_RETURN_IF_ERROR(reader.MustBeString("type", "default"));
-  SPILLWAY_HF_RETURN_IF_ERROR(reader.MustBeNumber("partial_rotary_factor", 1));
-  SPILLWAY_HF_ASSIGN_OR_RETURN(const double scaled, reader.Positive("rope_theta", theta));
+  SPILLWAY_RETURN_IF_ERROR(reader.MustBeString("rope_type", "default"));
+  SPILLWAY_RETURN_IF_ERROR(reader.MustBeString("type", "default"));
+  SPILLWAY_RETURN_IF_ERROR(reader.MustBeNumber("partial_rotary_factor", 1));
+  SPILLWAY_ASSIGN_OR_RETURN(const double scaled, reader.Positive("rope_theta", theta));
   if (scaled != theta) {
     return reader.Error("rope_theta",
                         absl::StrCat("the model's rope_theta is ", theta, "; the two must agree"));
@@ -147,8 +147,8 @@ absl::Status CheckRopeScaling(const ConfigReader& config, const std::string& ori
 }
 
 absl::StatusOr<double> RopeTheta(const ConfigReader& config, const std::string& origin) {
-  SPILLWAY_HF_ASSIGN_OR_RETURN(const double theta,
-                               config.Positive("rope_theta", ModelConfig().rope_theta));
+  SPILLWAY_ASSIGN_OR_RETURN(const double theta,
+                            config.Positive("rope_theta", ModelConfig().rope_theta));
   const json* parameters = config.Find("rope_parameters");
   if (parameters == nullptr) return theta;
   if (!parameters->is_object()) return config.Error("rope_parameters", "an object is expected");
@@ -159,10 +159,10 @@ absl::StatusOr<double> RopeTheta(const ConfigReader& config, const std::string& 
       return reader.Error(key.c_str(), "this is not supported: only rope_type and rope_theta are");
     }
   }
-  SPILLWAY_HF_RETURN_IF_ERROR(reader.MustBeString("rope_type", "default"));
-  SPILLWAY_HF_RETURN_IF_ERROR(reader.MustBeString("type", "default"));
-  SPILLWAY_HF_RETURN_IF_ERROR(reader.MustBeNumber("partial_rotary_factor", 1));
-  SPILLWAY_HF_ASSIGN_OR_RETURN(const double newer, reader.Positive("rope_theta", theta));
+  SPILLWAY_RETURN_IF_ERROR(reader.MustBeString("rope_type", "default"));
+  SPILLWAY_RETURN_IF_ERROR(reader.MustBeString("type", "default"));
+  SPILLWAY_RETURN_IF_ERROR(reader.MustBeNumber("partial_rotary_factor", 1));
+  SPILLWAY_ASSIGN_OR_RETURN(const double newer, reader.Positive("rope_theta", theta));
   if (config.Find("rope_theta") != nullptr && newer != theta) {
     return reader.Error(
         "rope_theta", absl::StrCat("rope_theta beside it is ", Excerpt(*config.Find("rope_theta")),
@@ -172,16 +172,16 @@ absl::StatusOr<double> RopeTheta(const ConfigReader& config, const std::string& 
 }
 
 absl::Status ReadSizes(const ConfigReader& config, ModelConfig* model) {
-  SPILLWAY_HF_ASSIGN_OR_RETURN(model->vocab_size, config.Size("vocab_size"));
-  SPILLWAY_HF_ASSIGN_OR_RETURN(model->hidden_size, config.Size("hidden_size"));
-  SPILLWAY_HF_ASSIGN_OR_RETURN(model->intermediate_size, config.Size("intermediate_size"));
-  SPILLWAY_HF_ASSIGN_OR_RETURN(model->num_layers,
-                               config.Size("num_hidden_layers", std::nullopt, kMaxLayers));
-  SPILLWAY_HF_ASSIGN_OR_RETURN(model->num_heads, config.Size("num_attention_heads"));
-  SPILLWAY_HF_ASSIGN_OR_RETURN(model->num_kv_heads,
-                               config.Size("num_key_value_heads", model->num_heads));
-  SPILLWAY_HF_ASSIGN_OR_RETURN(model->max_position_embeddings,
-                               config.Size("max_position_embeddings", 2048));
+  SPILLWAY_ASSIGN_OR_RETURN(model->vocab_size, config.Size("vocab_size"));
+  SPILLWAY_ASSIGN_OR_RETURN(model->hidden_size, config.Size("hidden_size"));
+  SPILLWAY_ASSIGN_OR_RETURN(model->intermediate_size, config.Size("intermediate_size"));
+  SPILLWAY_ASSIGN_OR_RETURN(model->num_layers,
+                            config.Size("num_hidden_layers", std::nullopt, kMaxLayers));
+  SPILLWAY_ASSIGN_OR_RETURN(model->num_heads, config.Size("num_attention_heads"));
+  SPILLWAY_ASSIGN_OR_RETURN(model->num_kv_heads,
+                            config.Size("num_key_value_heads", model->num_heads));
+  SPILLWAY_ASSIGN_OR_RETURN(model->max_position_embeddings,
+                            config.Size("max_position_embeddings", 2048));
   if (model->num_heads % model->num_kv_heads != 0) {
     return config.Error("num_key_value_heads", absl::StrCat("a divisor of num_attention_heads, ",
                                                             model->num_heads, ", is expected"));
@@ -191,7 +191,7 @@ absl::Status ReadSizes(const ConfigReader& config, ModelConfig* model) {
                         absl::StrCat("without head_dim a multiple of num_attention_heads, ",
                                      model->num_heads, ", is expected"));
   }
-  SPILLWAY_HF_ASSIGN_OR_RETURN(
+  SPILLWAY_ASSIGN_OR_RETURN(
       model->head_dim,
       config.Size("head_dim", std::max<int64_t>(1, model->hidden_size / model->num_heads),
                   kMaxSize));
@@ -224,32 +224,31 @@ absl::StatusOr<std::vector<int64_t>> EosTokenIds(const ConfigReader& config, int
 }  // namespace
 
 absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& text, const std::string& origin) {
-  SPILLWAY_HF_ASSIGN_OR_RETURN(const json object, ParseStrictJson(text, origin));
+  SPILLWAY_ASSIGN_OR_RETURN(const json object, ParseStrictJson(text, origin));
   if (!object.is_object()) {
     return absl::InvalidArgumentError(
         absl::StrCat(origin, ": is ", Excerpt(object), "; a JSON object is expected"));
   }
   const ConfigReader config(object, origin);
-  SPILLWAY_HF_RETURN_IF_ERROR(CheckArchitecture(config));
+  SPILLWAY_RETURN_IF_ERROR(CheckArchitecture(config));
   ModelConfig model;
   model.json = text;
-  SPILLWAY_HF_RETURN_IF_ERROR(ReadSizes(config, &model));
-  SPILLWAY_HF_ASSIGN_OR_RETURN(model.rms_norm_eps,
-                               config.Positive("rms_norm_eps", model.rms_norm_eps));
+  SPILLWAY_RETURN_IF_ERROR(ReadSizes(config, &model));
+  SPILLWAY_ASSIGN_OR_RETURN(model.rms_norm_eps,
+                            config.Positive("rms_norm_eps", model.rms_norm_eps));
   if (model.rms_norm_eps >= 1) return config.Error("rms_norm_eps", "a number below 1 is expected");
-  SPILLWAY_HF_ASSIGN_OR_RETURN(model.rope_theta, RopeTheta(config, origin));
-  SPILLWAY_HF_RETURN_IF_ERROR(CheckRopeScaling(config, origin, model.rope_theta));
-  SPILLWAY_HF_ASSIGN_OR_RETURN(model.tie_word_embeddings,
-                               config.Bool("tie_word_embeddings", false));
-  SPILLWAY_HF_ASSIGN_OR_RETURN(model.eos_token_ids, EosTokenIds(config, model.vocab_size));
+  SPILLWAY_ASSIGN_OR_RETURN(model.rope_theta, RopeTheta(config, origin));
+  SPILLWAY_RETURN_IF_ERROR(CheckRopeScaling(config, origin, model.rope_theta));
+  SPILLWAY_ASSIGN_OR_RETURN(model.tie_word_embeddings, config.Bool("tie_word_embeddings", false));
+  SPILLWAY_ASSIGN_OR_RETURN(model.eos_token_ids, EosTokenIds(config, model.vocab_size));
   return model;
 }
 
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& folder) {
   const std::string path = absl::StrCat(folder, "/config.json");
-  SPILLWAY_HF_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxConfigBytes));
-  SPILLWAY_HF_ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(text, path));
-  SPILLWAY_HF_RETURN_IF_ERROR(CheckTokenizerIds(folder, config.vocab_size));
+  SPILLWAY_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxConfigBytes));
+  SPILLWAY_ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(text, path));
+  SPILLWAY_RETURN_IF_ERROR(CheckTokenizerIds(folder, config.vocab_size));
   return config;
 }
 

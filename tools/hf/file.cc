@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "tools/hf/status_macros.h"
+#include "src/base/status_macros.h"
 
 namespace spillway::hf {
 namespace {
@@ -110,13 +110,13 @@ absl::Status File::ReadAt(uint64_t offset, std::span<std::byte> out) const {
 }
 
 absl::StatusOr<std::string> ReadTextFile(const std::string& path, uint64_t max_bytes) {
-  SPILLWAY_HF_ASSIGN_OR_RETURN(const File file, File::Open(path));
+  SPILLWAY_ASSIGN_OR_RETURN(const File file, File::Open(path));
   if (file.size_bytes() > max_bytes) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": has ", file.size_bytes(),
                                                    " bytes; at most ", max_bytes, " are expected"));
   }
   std::string text(file.size_bytes(), '\0');
-  SPILLWAY_HF_RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(std::span(text))));
+  SPILLWAY_RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(std::span(text))));
   return text;
 }
 
@@ -172,11 +172,11 @@ absl::Status AtomicFile::Sync() {
 }
 
 absl::Status AtomicFile::Commit() {
-  SPILLWAY_HF_RETURN_IF_ERROR(Sync());
+  SPILLWAY_RETURN_IF_ERROR(Sync());
   if (::close(std::exchange(descriptor_, -1)) != 0) {
     return FileError(errno, "cannot be closed", path_);
   }
-  SPILLWAY_HF_RETURN_IF_ERROR(GiveName());
+  SPILLWAY_RETURN_IF_ERROR(GiveName());
   committed_ = true;
   return SyncFolder(FolderOf(path_));
 }
@@ -207,9 +207,9 @@ absl::Status AtomicFile::GiveName() {
 }
 
 absl::Status WriteTextFile(const std::string& path, std::string_view text, IfExists if_exists) {
-  SPILLWAY_HF_ASSIGN_OR_RETURN(const std::unique_ptr<AtomicFile> file,
-                               AtomicFile::Create(path, if_exists));
-  SPILLWAY_HF_RETURN_IF_ERROR(file->Append(text));
+  SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<AtomicFile> file,
+                            AtomicFile::Create(path, if_exists));
+  SPILLWAY_RETURN_IF_ERROR(file->Append(text));
   return file->Commit();
 }
 

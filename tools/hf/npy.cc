@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "tools/hf/status_macros.h"
+#include "src/base/status_macros.h"
 #include "tools/hf/strict_json.h"
 
 namespace spillway::hf {
@@ -164,7 +164,7 @@ absl::StatusOr<Prefix> ReadPrefix(const File& file) {
     return Invalid(file,
                    absl::StrCat("has ", file.size_bytes(), " bytes, too few for an NPY file"));
   }
-  SPILLWAY_HF_RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(std::span(bytes))));
+  SPILLWAY_RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(std::span(bytes))));
   if (std::string_view(bytes.data(), kMagic.size()) != kMagic) {
     return Invalid(file, "does not begin with NPY's magic bytes");
   }
@@ -197,12 +197,12 @@ NpyFile::NpyFile(File file, const NpyHeader& header, uint64_t data_offset)
     : file_(std::move(file)), header_(header), data_offset_(data_offset) {}
 
 absl::StatusOr<std::unique_ptr<NpyFile>> NpyFile::Open(const std::string& path) {
-  SPILLWAY_HF_ASSIGN_OR_RETURN(File file, File::Open(path));
-  SPILLWAY_HF_ASSIGN_OR_RETURN(const Prefix prefix, ReadPrefix(file));
+  SPILLWAY_ASSIGN_OR_RETURN(File file, File::Open(path));
+  SPILLWAY_ASSIGN_OR_RETURN(const Prefix prefix, ReadPrefix(file));
   std::string dict(prefix.dict_bytes, '\0');
-  SPILLWAY_HF_RETURN_IF_ERROR(
+  SPILLWAY_RETURN_IF_ERROR(
       file.ReadAt(prefix.dict_offset, std::as_writable_bytes(std::span(dict))));
-  SPILLWAY_HF_ASSIGN_OR_RETURN(const NpyHeader header, ParseNpyHeader(dict, path));
+  SPILLWAY_ASSIGN_OR_RETURN(const NpyHeader header, ParseNpyHeader(dict, path));
   const uint64_t data_offset = prefix.dict_offset + prefix.dict_bytes;
   const uint64_t data_bytes = file.size_bytes() - data_offset;
   if (data_bytes % header.element_bytes != 0 ||
@@ -221,7 +221,7 @@ absl::Status NpyFile::Read(uint64_t offset, std::span<int32_t> out) const {
   }
   const uint64_t begin = data_offset_ + offset * element_bytes();
   if (element_bytes() == sizeof(int32_t)) {
-    SPILLWAY_HF_RETURN_IF_ERROR(file_.ReadAt(begin, std::as_writable_bytes(out)));
+    SPILLWAY_RETURN_IF_ERROR(file_.ReadAt(begin, std::as_writable_bytes(out)));
     const auto bad = std::find_if(out.begin(), out.end(), [](int32_t id) { return id < 0; });
     if (bad == out.end()) return absl::OkStatus();
     return Invalid(file_, absl::StrCat("token ", offset + static_cast<uint64_t>(bad - out.begin()),
@@ -232,7 +232,7 @@ absl::Status NpyFile::Read(uint64_t offset, std::span<int32_t> out) const {
   for (size_t done = 0; done < out.size();) {
     const std::span<uint16_t> piece =
         std::span(stored).first(std::min(stored.size(), out.size() - done));
-    SPILLWAY_HF_RETURN_IF_ERROR(
+    SPILLWAY_RETURN_IF_ERROR(
         file_.ReadAt(begin + done * sizeof(uint16_t), std::as_writable_bytes(piece)));
     std::copy(piece.begin(), piece.end(), out.begin() + static_cast<ptrdiff_t>(done));
     done += piece.size();

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "tools/hf/status_macros.h"
+#include "src/base/status_macros.h"
 #include "tools/hf/strict_json.h"
 
 namespace spillway::hf {
@@ -154,11 +154,11 @@ absl::StatusOr<TensorEntry> ParseEntry(const std::string& name, const json& valu
   entry.dtype = SupportedDType(entry.dtype_name);
   uint64_t begin = 0;
   uint64_t end = 0;
-  SPILLWAY_HF_RETURN_IF_ERROR(ParseShape(value["shape"], error, &entry));
-  SPILLWAY_HF_RETURN_IF_ERROR(ParseOffsets(value["data_offsets"], data_bytes, error, &begin, &end));
+  SPILLWAY_RETURN_IF_ERROR(ParseShape(value["shape"], error, &entry));
+  SPILLWAY_RETURN_IF_ERROR(ParseOffsets(value["data_offsets"], data_bytes, error, &begin, &end));
   entry.file_offset = begin;  // in the data; the caller makes it absolute
   entry.size_bytes = end - begin;
-  SPILLWAY_HF_RETURN_IF_ERROR(CheckSize(entry, error));
+  SPILLWAY_RETURN_IF_ERROR(CheckSize(entry, error));
   return entry;
 }
 
@@ -219,19 +219,19 @@ absl::StatusOr<std::vector<TensorEntry>> ParseSafetensorsHeader(std::string_view
   if (text.empty() || text.front() != '{') {
     return Invalid(origin, "the header does not begin with '{'");
   }
-  SPILLWAY_HF_ASSIGN_OR_RETURN(
-      const json header, ParseStrictJson(text, absl::StrCat(std::string(origin), ": header")));
+  SPILLWAY_ASSIGN_OR_RETURN(const json header,
+                            ParseStrictJson(text, absl::StrCat(std::string(origin), ": header")));
   const uint64_t data_bytes = file_bytes - data_offset;
   std::vector<TensorEntry> entries;
   for (const auto& [name, value] : header.items()) {
     if (name == kMetadataName) {
-      SPILLWAY_HF_RETURN_IF_ERROR(CheckMetadata(value, origin));
+      SPILLWAY_RETURN_IF_ERROR(CheckMetadata(value, origin));
       continue;
     }
-    SPILLWAY_HF_ASSIGN_OR_RETURN(TensorEntry entry, ParseEntry(name, value, data_bytes, origin));
+    SPILLWAY_ASSIGN_OR_RETURN(TensorEntry entry, ParseEntry(name, value, data_bytes, origin));
     entries.push_back(std::move(entry));
   }
-  SPILLWAY_HF_RETURN_IF_ERROR(CheckLayout(&entries, data_bytes, origin));
+  SPILLWAY_RETURN_IF_ERROR(CheckLayout(&entries, data_bytes, origin));
   for (TensorEntry& entry : entries) entry.file_offset += data_offset;
   return entries;
 }

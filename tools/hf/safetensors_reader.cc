@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "src/base/half_floats.h"
-#include "tools/hf/status_macros.h"
+#include "src/base/status_macros.h"
 #include "tools/hf/strict_json.h"
 
 namespace spillway::hf {
@@ -28,7 +28,7 @@ absl::Status ReadConverted(const File& file, uint64_t begin, std::span<float> ou
   for (size_t done = 0; done < out.size();) {
     const std::span<Stored> piece =
         std::span(stored).first(std::min(stored.size(), out.size() - done));
-    SPILLWAY_HF_RETURN_IF_ERROR(
+    SPILLWAY_RETURN_IF_ERROR(
         file.ReadAt(begin + done * sizeof(Stored), std::as_writable_bytes(piece)));
     std::transform(piece.begin(), piece.end(), out.begin() + static_cast<ptrdiff_t>(done), convert);
     done += piece.size();
@@ -44,14 +44,14 @@ SafetensorsFile::SafetensorsFile(File file, std::vector<TensorEntry> tensors)
 }
 
 absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
-  SPILLWAY_HF_ASSIGN_OR_RETURN(File file, File::Open(path));
+  SPILLWAY_ASSIGN_OR_RETURN(File file, File::Open(path));
   uint64_t header_bytes = 0;
   if (file.size_bytes() < kSafetensorsLengthBytes) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": has ", file.size_bytes(),
                                                    " bytes; a safetensors file has at least ",
                                                    kSafetensorsLengthBytes));
   }
-  SPILLWAY_HF_RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(std::span(&header_bytes, 1))));
+  SPILLWAY_RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(std::span(&header_bytes, 1))));
   const uint64_t limit =
       std::min(kMaxSafetensorsHeaderBytes, file.size_bytes() - kSafetensorsLengthBytes);
   if (header_bytes > limit) {
@@ -60,10 +60,10 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std
         " are possible in a file of ", file.size_bytes(), ": not a safetensors file, or cut off"));
   }
   std::string header(header_bytes, '\0');
-  SPILLWAY_HF_RETURN_IF_ERROR(
+  SPILLWAY_RETURN_IF_ERROR(
       file.ReadAt(kSafetensorsLengthBytes, std::as_writable_bytes(std::span(header))));
-  SPILLWAY_HF_ASSIGN_OR_RETURN(std::vector<TensorEntry> tensors,
-                               ParseSafetensorsHeader(header, file.size_bytes(), path));
+  SPILLWAY_ASSIGN_OR_RETURN(std::vector<TensorEntry> tensors,
+                            ParseSafetensorsHeader(header, file.size_bytes(), path));
   return std::unique_ptr<SafetensorsFile>(new SafetensorsFile(std::move(file), std::move(tensors)));
 }
 

@@ -19,8 +19,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
+#include "src/base/status_macros.h"
 #include "tools/hf/model_folder.h"
-#include "tools/hf/status_macros.h"
 #include "tools/hf/strict_json.h"
 
 namespace spillway::hf {
@@ -77,12 +77,12 @@ SafetensorsWriter::SafetensorsWriter(std::string folder, std::vector<TensorDecla
 absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
     const std::string& folder, std::vector<TensorDeclaration> tensors,
     const SafetensorsWriterOptions& options) {
-  SPILLWAY_HF_RETURN_IF_ERROR(CheckDeclarations(tensors));
+  SPILLWAY_RETURN_IF_ERROR(CheckDeclarations(tensors));
   std::unique_ptr<SafetensorsWriter> writer(
       new SafetensorsWriter(folder, std::move(tensors), options));
   writer->PlanShards();
-  SPILLWAY_HF_RETURN_IF_ERROR(writer->CheckFolder());
-  SPILLWAY_HF_RETURN_IF_ERROR(writer->OpenShard(0));
+  SPILLWAY_RETURN_IF_ERROR(writer->CheckFolder());
+  SPILLWAY_RETURN_IF_ERROR(writer->OpenShard(0));
   return writer;
 }
 
@@ -121,15 +121,15 @@ absl::Status SafetensorsWriter::CheckFolder() const {
 
 absl::Status SafetensorsWriter::OpenShard(size_t index) {
   const Shard& shard = shards_[index];
-  if (!files_.empty()) SPILLWAY_HF_RETURN_IF_ERROR(files_.back()->Sync());
-  SPILLWAY_HF_ASSIGN_OR_RETURN(
+  if (!files_.empty()) SPILLWAY_RETURN_IF_ERROR(files_.back()->Sync());
+  SPILLWAY_ASSIGN_OR_RETURN(
       std::unique_ptr<AtomicFile> file,
       AtomicFile::Create(absl::StrCat(folder_, "/", shard.file_name), options_.if_exists));
   files_.push_back(std::move(file));
   left_in_shard_ = shard.data_bytes;
   const std::string header = HeaderJson(shard);
   const uint64_t header_bytes = header.size();
-  SPILLWAY_HF_RETURN_IF_ERROR(files_.back()->Append(std::as_bytes(std::span(&header_bytes, 1))));
+  SPILLWAY_RETURN_IF_ERROR(files_.back()->Append(std::as_bytes(std::span(&header_bytes, 1))));
   return files_.back()->Append(header);
 }
 
@@ -168,11 +168,11 @@ absl::Status SafetensorsWriter::Append(std::span<const std::byte> bytes) {
         return absl::InvalidArgumentError(absl::StrCat(
             folder_, ": ", bytes.size(), " bytes more than the tensors declared have"));
       }
-      SPILLWAY_HF_RETURN_IF_ERROR(OpenShard(files_.size()));
+      SPILLWAY_RETURN_IF_ERROR(OpenShard(files_.size()));
       continue;
     }
     const size_t count = static_cast<size_t>(std::min<uint64_t>(bytes.size(), left_in_shard_));
-    SPILLWAY_HF_RETURN_IF_ERROR(files_.back()->Append(bytes.first(count)));
+    SPILLWAY_RETURN_IF_ERROR(files_.back()->Append(bytes.first(count)));
     left_in_shard_ -= count;
     bytes = bytes.subspan(count);
   }
@@ -182,7 +182,7 @@ absl::Status SafetensorsWriter::Append(std::span<const std::byte> bytes) {
 absl::Status SafetensorsWriter::Finish() {
   // Append opens a shard only for data, so shards whose tensors are all empty may not be open yet.
   while (left_in_shard_ == 0 && files_.size() < shards_.size()) {
-    SPILLWAY_HF_RETURN_IF_ERROR(OpenShard(files_.size()));
+    SPILLWAY_RETURN_IF_ERROR(OpenShard(files_.size()));
   }
   if (left_in_shard_ != 0) {
     return absl::FailedPreconditionError(
@@ -190,15 +190,14 @@ absl::Status SafetensorsWriter::Finish() {
                      " bytes of the tensors declared were not written"));
   }
   if (shards_.size() > 1) {
-    SPILLWAY_HF_ASSIGN_OR_RETURN(
+    SPILLWAY_ASSIGN_OR_RETURN(
         std::unique_ptr<AtomicFile> index,
         AtomicFile::Create(absl::StrCat(folder_, "/", kWeightsIndexFile), options_.if_exists));
-    SPILLWAY_HF_RETURN_IF_ERROR(index->Append(IndexJson()));
+    SPILLWAY_RETURN_IF_ERROR(index->Append(IndexJson()));
     files_.push_back(std::move(index));
   }
-  for (const std::unique_ptr<AtomicFile>& file : files_) SPILLWAY_HF_RETURN_IF_ERROR(file->Sync());
-  for (const std::unique_ptr<AtomicFile>& file : files_)
-    SPILLWAY_HF_RETURN_IF_ERROR(file->Commit());
+  for (const std::unique_ptr<AtomicFile>& file : files_) SPILLWAY_RETURN_IF_ERROR(file->Sync());
+  for (const std::unique_ptr<AtomicFile>& file : files_) SPILLWAY_RETURN_IF_ERROR(file->Commit());
   files_.clear();
   return options_.if_exists == IfExists::kReplace ? RemoveStaleFiles() : absl::OkStatus();
 }

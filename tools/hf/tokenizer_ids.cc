@@ -14,8 +14,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "src/base/status_macros.h"
 #include "tools/hf/file.h"
-#include "tools/hf/status_macros.h"
 #include "tools/hf/strict_json.h"
 
 namespace spillway::hf {
@@ -135,7 +135,7 @@ absl::Status CheckTokenizerIds(const std::string& folder, int64_t vocab_size) {
   const std::string path = absl::StrCat(folder, "/tokenizer.json");
   const absl::StatusOr<std::string> text = ReadTextFile(path, kMaxTokenizerBytes);
   if (absl::IsNotFound(text.status())) return absl::OkStatus();
-  SPILLWAY_HF_RETURN_IF_ERROR(text.status());
+  SPILLWAY_RETURN_IF_ERROR(text.status());
   TokenReader tokens;
   if (!json::sax_parse(text->begin(), text->end(), &tokens)) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", tokens.fault()));

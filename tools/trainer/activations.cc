@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "spillway/engine.h"
-#include "tools/hf/status_macros.h"
+#include "src/base/status_macros.h"
 #include "tools/trainer/kernels/convert.h"
 #include "tools/trainer/parameters.h"
 
@@ -100,7 +100,7 @@ absl::StatusOr<Activations> Activations::Register(Engine* engine, ThreadPool* po
                                                   const ModelOptions& options) {
   std::vector<TensorId> ids;
   for (const TensorSpec& spec : ActivationSpecs(config, options)) {
-    SPILLWAY_HF_ASSIGN_OR_RETURN(ids.emplace_back(), engine->Register(spec));
+    SPILLWAY_ASSIGN_OR_RETURN(ids.emplace_back(), engine->Register(spec));
   }
   Activations activations(engine, pool);
   activations.kinds_ = options.checkpoint_activations ? 1 : kNumActivations;
@@ -129,7 +129,7 @@ TensorId Activations::OfLayer(int64_t micro_batch, int64_t layer, Activation kin
 absl::Status Activations::SaveTensor(TensorId tensor, const float* values) {
   const TensorSpec& spec = engine_->Spec(tensor);
   for (uint64_t tile = 0; tile < spec.num_tiles(); ++tile) {
-    SPILLWAY_HF_ASSIGN_OR_RETURN(Lease lease, engine_->Acquire({tensor, tile}, Access::kDiscard));
+    SPILLWAY_ASSIGN_OR_RETURN(Lease lease, engine_->Acquire({tensor, tile}, Access::kDiscard));
     const int64_t elements = static_cast<int64_t>(lease.size_bytes() / ElementBytes(spec.dtype));
     pool_->ParallelRanges(elements, kCopyGrain, [&](int64_t begin, int64_t end) {
       FromFloats(spec.dtype, values + begin, end - begin,
@@ -143,7 +143,7 @@ absl::Status Activations::SaveTensor(TensorId tensor, const float* values) {
 absl::Status Activations::LoadTensor(TensorId tensor, After after, float* values) {
   const TensorSpec& spec = engine_->Spec(tensor);
   for (uint64_t tile = 0; tile < spec.num_tiles(); ++tile) {
-    SPILLWAY_HF_ASSIGN_OR_RETURN(Lease lease, engine_->Acquire({tensor, tile}, Access::kRead));
+    SPILLWAY_ASSIGN_OR_RETURN(Lease lease, engine_->Acquire({tensor, tile}, Access::kRead));
     const int64_t elements = static_cast<int64_t>(lease.size_bytes() / ElementBytes(spec.dtype));
     pool_->ParallelRanges(elements, kCopyGrain, [&](int64_t begin, int64_t end) {
       ToFloats(spec.dtype, ElementAt(spec.dtype, lease.data(), begin), end - begin, values + begin);
@@ -151,7 +151,7 @@ absl::Status Activations::LoadTensor(TensorId tensor, After after, float* values
     values += elements;
     if (after == After::kKeep) continue;
     lease.Release();
-    SPILLWAY_HF_RETURN_IF_ERROR(engine_->Discard({tensor, tile}));
+    SPILLWAY_RETURN_IF_ERROR(engine_->Discard({tensor, tile}));
   }
   return absl::OkStatus();
 }
@@ -185,11 +185,11 @@ absl::Status Activations::UseLogits(
   const TensorId tensor = Of(micro_batch).logits[vocabulary_tile];
   const TensorSpec& spec = engine_->Spec(tensor);
   for (uint64_t tile = 0; tile < spec.num_tiles(); ++tile) {
-    SPILLWAY_HF_ASSIGN_OR_RETURN(Lease lease, engine_->Acquire({tensor, tile}, Access::kRead));
+    SPILLWAY_ASSIGN_OR_RETURN(Lease lease, engine_->Acquire({tensor, tile}, Access::kRead));
     use(static_cast<int64_t>(tile) * spec.tile_rows,
         static_cast<int64_t>(lease.size_bytes() / spec.row_bytes()), lease.as<float>().data());
     lease.Release();
-    SPILLWAY_HF_RETURN_IF_ERROR(engine_->Discard({tensor, tile}));
+    SPILLWAY_RETURN_IF_ERROR(engine_->Discard({tensor, tile}));
   }
   return absl::OkStatus();
 }

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "tools/hf/status_macros.h"
+#include "src/base/status_macros.h"
 #include "tools/trainer/kernels/convert.h"
 #include "tools/trainer/kernels/elementwise.h"
 #include "tools/trainer/parameters.h"
@@ -75,10 +75,10 @@ absl::Status Block::AttentionHalf(const BatchShape& batch, const Residual& resid
   const AttentionShape shape = Shape(batch);
   const BlockScratch& s = *scratch_;
   const int64_t tokens = batch.tokens();
-  SPILLWAY_HF_RETURN_IF_ERROR(input_norm_.Forward(residual.x, tokens, s.normed));
-  SPILLWAY_HF_RETURN_IF_ERROR(query_.Forward(s.normed, tokens, Into::kOverwrite, s.query));
-  SPILLWAY_HF_RETURN_IF_ERROR(key_.Forward(s.normed, tokens, Into::kOverwrite, s.key));
-  SPILLWAY_HF_RETURN_IF_ERROR(value_.Forward(s.normed, tokens, Into::kOverwrite, s.value));
+  SPILLWAY_RETURN_IF_ERROR(input_norm_.Forward(residual.x, tokens, s.normed));
+  SPILLWAY_RETURN_IF_ERROR(query_.Forward(s.normed, tokens, Into::kOverwrite, s.query));
+  SPILLWAY_RETURN_IF_ERROR(key_.Forward(s.normed, tokens, Into::kOverwrite, s.key));
+  SPILLWAY_RETURN_IF_ERROR(value_.Forward(s.normed, tokens, Into::kOverwrite, s.value));
   context_->RoundProduct(s.query, tokens * shape.query_width());
   context_->RoundProduct(s.key, tokens * shape.key_width());
   context_->pool->ParallelRanges(tokens, 1, [&](int64_t begin, int64_t end) {
@@ -101,10 +101,10 @@ absl::Status Block::AddProduct(const TiledLinear& linear, const float* x, int64_
                                float* residual) const {
   const int64_t elements = tokens * context_->config.hidden_size;
   if (!context_->rounds_products()) {
-    SPILLWAY_HF_RETURN_IF_ERROR(linear.Forward(x, tokens, Into::kAdd, residual));
+    SPILLWAY_RETURN_IF_ERROR(linear.Forward(x, tokens, Into::kAdd, residual));
   } else {
     float* const product = scratch_->normed;
-    SPILLWAY_HF_RETURN_IF_ERROR(linear.Forward(x, tokens, Into::kOverwrite, product));
+    SPILLWAY_RETURN_IF_ERROR(linear.Forward(x, tokens, Into::kOverwrite, product));
     context_->RoundProduct(product, elements);
     context_->pool->ParallelRanges(elements, kAddGrain, [&](int64_t begin, int64_t end) {
       AddToFloats(product + begin, end - begin, residual + begin);
@@ -117,11 +117,10 @@ absl::Status Block::AddProduct(const TiledLinear& linear, const float* x, int64_
 // Computes normed, gate and up from middle.
 absl::Status Block::GateAndUp(const BatchShape& batch, const float* middle) const {
   const int64_t tokens = batch.tokens();
-  SPILLWAY_HF_RETURN_IF_ERROR(middle_norm_.Forward(middle, tokens, scratch_->normed));
-  SPILLWAY_HF_RETURN_IF_ERROR(
+  SPILLWAY_RETURN_IF_ERROR(middle_norm_.Forward(middle, tokens, scratch_->normed));
+  SPILLWAY_RETURN_IF_ERROR(
       gate_.Forward(scratch_->normed, tokens, Into::kOverwrite, scratch_->gate));
-  SPILLWAY_HF_RETURN_IF_ERROR(
-      up_.Forward(scratch_->normed, tokens, Into::kOverwrite, scratch_->up));
+  SPILLWAY_RETURN_IF_ERROR(up_.Forward(scratch_->normed, tokens, Into::kOverwrite, scratch_->up));
   context_->RoundActivations(scratch_->gate, tokens * context_->config.intermediate_size);
   context_->RoundActivations(scratch_->up, tokens * context_->config.intermediate_size);
   return absl::OkStatus();
@@ -130,17 +129,17 @@ absl::Status Block::GateAndUp(const BatchShape& batch, const float* middle) cons
 absl::Status Block::Forward(const BatchShape& batch, bool save, Residual& residual) const {
   const int64_t tokens = batch.tokens();
   const BlockScratch& s = *scratch_;
-  SPILLWAY_HF_RETURN_IF_ERROR(AttentionHalf(batch, residual));
-  SPILLWAY_HF_RETURN_IF_ERROR(GateAndUp(batch, residual.middle));
+  SPILLWAY_RETURN_IF_ERROR(AttentionHalf(batch, residual));
+  SPILLWAY_RETURN_IF_ERROR(GateAndUp(batch, residual.middle));
   if (save && !context_->options.checkpoint_activations) {
-    SPILLWAY_HF_RETURN_IF_ERROR(SaveForBackward(batch, residual.middle));
+    SPILLWAY_RETURN_IF_ERROR(SaveForBackward(batch, residual.middle));
   }
   context_->pool->ParallelRanges(
       tokens * context_->config.intermediate_size, kSwigluGrain, [&](int64_t begin, int64_t end) {
         SwigluForward(s.gate + begin, s.up + begin, end - begin, s.hidden + begin);
       });
   context_->RoundProduct(s.hidden, tokens * context_->config.intermediate_size);
-  SPILLWAY_HF_RETURN_IF_ERROR(AddProduct(down_, s.hidden, tokens, residual.middle));
+  SPILLWAY_RETURN_IF_ERROR(AddProduct(down_, s.hidden, tokens, residual.middle));
   std::swap(residual.x, residual.middle);
   return absl::OkStatus();
 }
@@ -148,13 +147,13 @@ absl::Status Block::Forward(const BatchShape& batch, bool save, Residual& residu
 absl::Status Block::SaveForBackward(const BatchShape& batch, const float* middle) const {
   Activations& saved = *context_->activations;
   const BlockScratch& s = *scratch_;
-  SPILLWAY_HF_RETURN_IF_ERROR(saved.Save(batch.micro_batch, layer_, Activation::kQuery, s.query));
-  SPILLWAY_HF_RETURN_IF_ERROR(saved.Save(batch.micro_batch, layer_, Activation::kKey, s.key));
-  SPILLWAY_HF_RETURN_IF_ERROR(saved.Save(batch.micro_batch, layer_, Activation::kValue, s.value));
-  SPILLWAY_HF_RETURN_IF_ERROR(
+  SPILLWAY_RETURN_IF_ERROR(saved.Save(batch.micro_batch, layer_, Activation::kQuery, s.query));
+  SPILLWAY_RETURN_IF_ERROR(saved.Save(batch.micro_batch, layer_, Activation::kKey, s.key));
+  SPILLWAY_RETURN_IF_ERROR(saved.Save(batch.micro_batch, layer_, Activation::kValue, s.value));
+  SPILLWAY_RETURN_IF_ERROR(
       saved.Save(batch.micro_batch, layer_, Activation::kAttention, s.attention));
-  SPILLWAY_HF_RETURN_IF_ERROR(saved.Save(batch.micro_batch, layer_, Activation::kMiddle, middle));
-  SPILLWAY_HF_RETURN_IF_ERROR(saved.Save(batch.micro_batch, layer_, Activation::kGate, s.gate));
+  SPILLWAY_RETURN_IF_ERROR(saved.Save(batch.micro_batch, layer_, Activation::kMiddle, middle));
+  SPILLWAY_RETURN_IF_ERROR(saved.Save(batch.micro_batch, layer_, Activation::kGate, s.gate));
   return saved.Save(batch.micro_batch, layer_, Activation::kUp, s.up);
 }
 
@@ -165,25 +164,25 @@ absl::Status Block::Restore(const BatchShape& batch, const Residual& residual) c
   const auto load = [&](Activation kind, float* values) {
     return saved.Load(batch.micro_batch, layer_, kind, After::kForget, values);
   };
-  SPILLWAY_HF_RETURN_IF_ERROR(load(Activation::kInput, residual.x));
+  SPILLWAY_RETURN_IF_ERROR(load(Activation::kInput, residual.x));
   if (context_->options.checkpoint_activations) {
-    SPILLWAY_HF_RETURN_IF_ERROR(AttentionHalf(batch, residual));
+    SPILLWAY_RETURN_IF_ERROR(AttentionHalf(batch, residual));
     return GateAndUp(batch, residual.middle);
   }
-  SPILLWAY_HF_RETURN_IF_ERROR(load(Activation::kQuery, s.query));
-  SPILLWAY_HF_RETURN_IF_ERROR(load(Activation::kKey, s.key));
-  SPILLWAY_HF_RETURN_IF_ERROR(load(Activation::kValue, s.value));
-  SPILLWAY_HF_RETURN_IF_ERROR(load(Activation::kAttention, s.attention));
-  SPILLWAY_HF_RETURN_IF_ERROR(load(Activation::kMiddle, residual.middle));
-  SPILLWAY_HF_RETURN_IF_ERROR(load(Activation::kGate, s.gate));
-  SPILLWAY_HF_RETURN_IF_ERROR(load(Activation::kUp, s.up));
+  SPILLWAY_RETURN_IF_ERROR(load(Activation::kQuery, s.query));
+  SPILLWAY_RETURN_IF_ERROR(load(Activation::kKey, s.key));
+  SPILLWAY_RETURN_IF_ERROR(load(Activation::kValue, s.value));
+  SPILLWAY_RETURN_IF_ERROR(load(Activation::kAttention, s.attention));
+  SPILLWAY_RETURN_IF_ERROR(load(Activation::kMiddle, residual.middle));
+  SPILLWAY_RETURN_IF_ERROR(load(Activation::kGate, s.gate));
+  SPILLWAY_RETURN_IF_ERROR(load(Activation::kUp, s.up));
   return middle_norm_.Forward(residual.middle, batch.tokens(), s.normed);
 }
 
 absl::Status Block::Backward(const BatchShape& batch, const Residual& residual,
                              float* gradient) const {
-  SPILLWAY_HF_RETURN_IF_ERROR(Restore(batch, residual));
-  SPILLWAY_HF_RETURN_IF_ERROR(FeedForwardBackward(batch, residual.middle, gradient));
+  SPILLWAY_RETURN_IF_ERROR(Restore(batch, residual));
+  SPILLWAY_RETURN_IF_ERROR(FeedForwardBackward(batch, residual.middle, gradient));
   return AttentionHalfBackward(batch, residual.x, gradient);
 }
 
@@ -193,17 +192,17 @@ absl::Status Block::FeedForwardBackward(const BatchShape& batch, const float* mi
                                         float* gradient) const {
   const int64_t tokens = batch.tokens();
   const BlockScratch& s = *scratch_;
-  SPILLWAY_HF_RETURN_IF_ERROR(down_.BackwardInput(gradient, tokens, Into::kOverwrite, s.hidden));
+  SPILLWAY_RETURN_IF_ERROR(down_.BackwardInput(gradient, tokens, Into::kOverwrite, s.hidden));
   context_->pool->ParallelRanges(
       tokens * context_->config.intermediate_size, kSwigluGrain, [&](int64_t begin, int64_t end) {
         SwigluBackward(end - begin, s.gate + begin, s.up + begin, s.hidden + begin);
       });
   context_->RoundProduct(s.hidden, tokens * context_->config.intermediate_size);
-  SPILLWAY_HF_RETURN_IF_ERROR(down_.BackwardWeight(gradient, s.hidden, tokens));
-  SPILLWAY_HF_RETURN_IF_ERROR(up_.BackwardInput(s.up, tokens, Into::kOverwrite, s.d_normed));
-  SPILLWAY_HF_RETURN_IF_ERROR(up_.BackwardWeight(s.up, s.normed, tokens));
-  SPILLWAY_HF_RETURN_IF_ERROR(gate_.BackwardInput(s.gate, tokens, Into::kAdd, s.d_normed));
-  SPILLWAY_HF_RETURN_IF_ERROR(gate_.BackwardWeight(s.gate, s.normed, tokens));
+  SPILLWAY_RETURN_IF_ERROR(down_.BackwardWeight(gradient, s.hidden, tokens));
+  SPILLWAY_RETURN_IF_ERROR(up_.BackwardInput(s.up, tokens, Into::kOverwrite, s.d_normed));
+  SPILLWAY_RETURN_IF_ERROR(up_.BackwardWeight(s.up, s.normed, tokens));
+  SPILLWAY_RETURN_IF_ERROR(gate_.BackwardInput(s.gate, tokens, Into::kAdd, s.d_normed));
+  SPILLWAY_RETURN_IF_ERROR(gate_.BackwardWeight(s.gate, s.normed, tokens));
   return middle_norm_.Backward(s.d_normed, middle, tokens, gradient);
 }
 
@@ -212,9 +211,9 @@ absl::Status Block::AttentionHalfBackward(const BatchShape& batch, const float* 
   const AttentionShape shape = Shape(batch);
   const int64_t tokens = batch.tokens();
   const BlockScratch& s = *scratch_;
-  SPILLWAY_HF_RETURN_IF_ERROR(
+  SPILLWAY_RETURN_IF_ERROR(
       output_.BackwardInput(gradient, tokens, Into::kOverwrite, s.d_attention));
-  SPILLWAY_HF_RETURN_IF_ERROR(output_.BackwardWeight(gradient, s.attention, tokens));
+  SPILLWAY_RETURN_IF_ERROR(output_.BackwardWeight(gradient, s.attention, tokens));
   AttentionBackward(
       context_->pool, shape,
       {.q = s.query, .k = s.key, .v = s.value, .out = s.attention, .out_gradient = s.d_attention},
@@ -223,14 +222,13 @@ absl::Status Block::AttentionHalfBackward(const BatchShape& batch, const float* 
     RopeBackward(rope_, batch.length, shape.heads, shape.head_dim, begin, end, s.d_query);
     RopeBackward(rope_, batch.length, shape.kv_heads, shape.head_dim, begin, end, s.d_key);
   });
-  SPILLWAY_HF_RETURN_IF_ERROR(input_norm_.Forward(x, tokens, s.normed));
-  SPILLWAY_HF_RETURN_IF_ERROR(
-      value_.BackwardInput(s.d_value, tokens, Into::kOverwrite, s.d_normed));
-  SPILLWAY_HF_RETURN_IF_ERROR(value_.BackwardWeight(s.d_value, s.normed, tokens));
-  SPILLWAY_HF_RETURN_IF_ERROR(key_.BackwardInput(s.d_key, tokens, Into::kAdd, s.d_normed));
-  SPILLWAY_HF_RETURN_IF_ERROR(key_.BackwardWeight(s.d_key, s.normed, tokens));
-  SPILLWAY_HF_RETURN_IF_ERROR(query_.BackwardInput(s.d_query, tokens, Into::kAdd, s.d_normed));
-  SPILLWAY_HF_RETURN_IF_ERROR(query_.BackwardWeight(s.d_query, s.normed, tokens));
+  SPILLWAY_RETURN_IF_ERROR(input_norm_.Forward(x, tokens, s.normed));
+  SPILLWAY_RETURN_IF_ERROR(value_.BackwardInput(s.d_value, tokens, Into::kOverwrite, s.d_normed));
+  SPILLWAY_RETURN_IF_ERROR(value_.BackwardWeight(s.d_value, s.normed, tokens));
+  SPILLWAY_RETURN_IF_ERROR(key_.BackwardInput(s.d_key, tokens, Into::kAdd, s.d_normed));
+  SPILLWAY_RETURN_IF_ERROR(key_.BackwardWeight(s.d_key, s.normed, tokens));
+  SPILLWAY_RETURN_IF_ERROR(query_.BackwardInput(s.d_query, tokens, Into::kAdd, s.d_normed));
+  SPILLWAY_RETURN_IF_ERROR(query_.BackwardWeight(s.d_query, s.normed, tokens));
   return input_norm_.Backward(s.d_normed, x, tokens, gradient);
 }
 

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "spillway/engine.h"
-#include "tools/hf/status_macros.h"
+#include "src/base/status_macros.h"
 #include "tools/trainer/kernels/convert.h"
 
 namespace spillway::trainer {
@@ -38,7 +38,7 @@ void ModelContext::Bind(ScratchLayout& layout) {
 
 absl::Status ModelContext::WithWeights(size_t parameter, uint64_t tile,
                                        const std::function<void(const float*)>& use) {
-  SPILLWAY_HF_ASSIGN_OR_RETURN(
+  SPILLWAY_ASSIGN_OR_RETURN(
       Lease lease, engine->Acquire({parameters[parameter].tensors.weight, tile}, Access::kRead));
   const DType type = WeightSpec(parameter).dtype;
   if (type == DType::kF32) {

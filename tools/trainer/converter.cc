@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "tools/hf/status_macros.h"
+#include "src/base/status_macros.h"
 #include "tools/trainer/parameters.h"
 
 namespace spillway::trainer {
@@ -33,7 +33,7 @@ absl::StatusOr<Stored> Register(Engine* engine, const ParameterShape& shape,
   stored.state.format = options.state_format;
   for (const TensorSpec& spec : ParameterTensorSpecs(shape, options, tile_elements)) {
     if (spec.role == Role::kGradient) continue;
-    SPILLWAY_HF_ASSIGN_OR_RETURN(
+    SPILLWAY_ASSIGN_OR_RETURN(
         const TensorId id, engine->Register(spec, is_stored ? MissingTensor(spec.name) : Reader()));
     if (spec.role == Role::kParameter) {
       stored.weight = id;
@@ -70,7 +70,7 @@ absl::StatusOr<StateChange> ConvertRun(Engine* engine, const hf::ModelConfig& co
                                        const std::atomic<bool>& stop,
                                        const std::function<void(size_t, size_t)>& on_parameter) {
   ModelOptions before = options;
-  SPILLWAY_HF_ASSIGN_OR_RETURN(before.state_format, FormatOf(state.fixed));
+  SPILLWAY_ASSIGN_OR_RETURN(before.state_format, FormatOf(state.fixed));
   const int64_t tile_elements = TileElements(config);
   StateChange change;
   std::vector<ParameterShape> trained = ListParameters(config);
@@ -81,21 +81,21 @@ absl::StatusOr<StateChange> ConvertRun(Engine* engine, const hf::ModelConfig& co
     if (stop)
       return absl::CancelledError(
           "interrupted; the optimizer state is as it was: add --resume --convert to convert it");
-    SPILLWAY_HF_ASSIGN_OR_RETURN(
-        const Stored from, Register(engine, shape, before, tile_elements, /*is_stored=*/true));
-    SPILLWAY_HF_ASSIGN_OR_RETURN(
-        const Stored to, Register(engine, shape, options, tile_elements, /*is_stored=*/false));
-    SPILLWAY_HF_RETURN_IF_ERROR(
+    SPILLWAY_ASSIGN_OR_RETURN(const Stored from,
+                              Register(engine, shape, before, tile_elements, /*is_stored=*/true));
+    SPILLWAY_ASSIGN_OR_RETURN(const Stored to,
+                              Register(engine, shape, options, tile_elements, /*is_stored=*/false));
+    SPILLWAY_RETURN_IF_ERROR(
         ConvertState(engine, options.rule, from.weight, from.state, to.state, &change));
     const std::vector<TensorId>& kept = to.state.tensors;
     for (const TensorId id : from.state.tensors) {
       if (std::find(kept.begin(), kept.end(), id) != kept.end()) continue;
-      SPILLWAY_HF_RETURN_IF_ERROR(engine->Unregister(id));
+      SPILLWAY_RETURN_IF_ERROR(engine->Unregister(id));
     }
     if (on_parameter) on_parameter(++done, trained.size());
   }
   state.fixed = WithFormat(std::move(state.fixed), options.state_format);
-  SPILLWAY_HF_RETURN_IF_ERROR(engine->Commit(SerializeTrainState(state)));
+  SPILLWAY_RETURN_IF_ERROR(engine->Commit(SerializeTrainState(state)));
   return change;
 }
 

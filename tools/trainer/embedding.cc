@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "spillway/engine.h"
-#include "tools/hf/status_macros.h"
+#include "src/base/status_macros.h"
 #include "tools/trainer/kernels/convert.h"
 #include "tools/trainer/parameters.h"
 
@@ -69,15 +69,14 @@ void Embedding::CopyRows(const TokenOrder::Tile& tile, const Lease& lease, float
 }
 
 absl::Status Embedding::Lookup(const TokenOrder& order, float* x) const {
-  for (const TokenOrder::Tile& tile : order.tiles())
-    SPILLWAY_HF_RETURN_IF_ERROR(LookupTile(tile, x));
+  for (const TokenOrder::Tile& tile : order.tiles()) SPILLWAY_RETURN_IF_ERROR(LookupTile(tile, x));
   return absl::OkStatus();
 }
 
 absl::Status Embedding::LookupTile(const TokenOrder::Tile& tile, float* x) const {
   const TensorId weight = context_->parameters[kEmbeddingIndex].tensors.weight;
-  SPILLWAY_HF_ASSIGN_OR_RETURN(const Lease lease,
-                               context_->engine->Acquire({weight, tile.index}, Access::kRead));
+  SPILLWAY_ASSIGN_OR_RETURN(const Lease lease,
+                            context_->engine->Acquire({weight, tile.index}, Access::kRead));
   CopyRows(tile, lease, x);
   return absl::OkStatus();
 }

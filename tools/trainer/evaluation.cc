@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
-#include "tools/hf/status_macros.h"
+#include "src/base/status_macros.h"
 
 namespace spillway::trainer {
 
@@ -25,8 +25,8 @@ absl::StatusOr<Evaluation> Evaluate(Model* model, const TokenData& data, int64_t
   std::vector<int32_t> targets(sequence);
   for (int64_t window = 0; window < evaluation.windows; ++window) {
     if (stop != nullptr && stop->load()) return absl::CancelledError("interrupted");
-    SPILLWAY_HF_RETURN_IF_ERROR(data.Read(window, inputs, targets));
-    SPILLWAY_HF_ASSIGN_OR_RETURN(const double loss, model->Loss(inputs, targets));
+    SPILLWAY_RETURN_IF_ERROR(data.Read(window, inputs, targets));
+    SPILLWAY_ASSIGN_OR_RETURN(const double loss, model->Loss(inputs, targets));
     if (!std::isfinite(loss)) {
       return absl::OutOfRangeError(absl::StrFormat(
           "the loss of window %d is not finite: the weights are broken, or overflow "

@@ -33,9 +33,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "nlohmann/json.hpp"
+#include "src/base/status_macros.h"
 #include "tools/hf/file.h"
 #include "tools/hf/safetensors_writer.h"
-#include "tools/hf/status_macros.h"
 #include "tools/trainer/master_weights.h"
 
 namespace spillway::trainer {
@@ -159,7 +159,7 @@ class PartialFolder {
     const fs::path parent = fs::path(target_).parent_path();
     if (!parent.empty()) fs::create_directories(parent, error);
     if (error) return CannotMake(target_, error.value());
-    SPILLWAY_HF_ASSIGN_OR_RETURN(path_, MakeBeside(target_));
+    SPILLWAY_ASSIGN_OR_RETURN(path_, MakeBeside(target_));
     // Other exports remove a folder only if its marker has the text. The text is written after the
     // marker is locked, so a folder whose marker cannot be locked is never removed.
     marker_ = open(Marker().c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
@@ -171,15 +171,15 @@ class PartialFolder {
   }
 
   absl::Status Publish() {
-    SPILLWAY_HF_RETURN_IF_ERROR(SyncFolder(path_));
+    SPILLWAY_RETURN_IF_ERROR(SyncFolder(path_));
     unlink(Marker().c_str());
     if (std::rename(path_.c_str(), target_.c_str()) != 0) {
       const int error = errno;
-      SPILLWAY_HF_RETURN_IF_ERROR(CheckFree(target_));
+      SPILLWAY_RETURN_IF_ERROR(CheckFree(target_));
       return SystemError(error, "rename to", target_);
     }
     path_.clear();
-    SPILLWAY_HF_RETURN_IF_ERROR(SyncFolder(target_));  // makes the marker's removal durable
+    SPILLWAY_RETURN_IF_ERROR(SyncFolder(target_));  // makes the marker's removal durable
     const fs::path parent = fs::path(target_).parent_path();
     return SyncFolder(parent.empty() ? "." : parent.string());
   }
@@ -207,11 +207,11 @@ absl::Status WriteWeights(const std::vector<ParameterShape>& parameters,
   for (const ParameterShape& parameter : parameters) {
     tensors.push_back({parameter.name, hf::TensorDType::kF32, parameter.shape});
   }
-  SPILLWAY_HF_ASSIGN_OR_RETURN(const auto writer,
-                               hf::SafetensorsWriter::Create(folder, std::move(tensors), {}));
+  SPILLWAY_ASSIGN_OR_RETURN(const auto writer,
+                            hf::SafetensorsWriter::Create(folder, std::move(tensors), {}));
   const auto append = [&](std::span<const std::byte> bytes) { return writer->Append(bytes); };
   for (const ParameterShape& parameter : parameters) {
-    SPILLWAY_HF_RETURN_IF_ERROR(weights(parameter, append));
+    SPILLWAY_RETURN_IF_ERROR(weights(parameter, append));
   }
   return writer->Finish();
 }
@@ -232,7 +232,7 @@ std::string ConfigForFp32(const std::string& config_json) {
 absl::Status CopyFile(const std::string& from, const std::string& to) {
   const absl::StatusOr<std::string> text = hf::ReadTextFile(from, kMaxTokenizerFileBytes);
   if (absl::IsNotFound(text.status())) return absl::OkStatus();
-  SPILLWAY_HF_RETURN_IF_ERROR(text.status());
+  SPILLWAY_RETURN_IF_ERROR(text.status());
   return hf::WriteTextFile(to, *text, hf::IfExists::kFail);
 }
 
@@ -244,14 +244,14 @@ absl::Status CopyTemplates(const std::string& from, const std::string& to) {
        entry.increment(error)) {
     if (entry->path().extension() != ".jinja") continue;
     const std::string file = entry->path().string();
-    SPILLWAY_HF_RETURN_IF_ERROR(CopyFile(file, to + file.substr(from.size())));
+    SPILLWAY_RETURN_IF_ERROR(CopyFile(file, to + file.substr(from.size())));
   }
   return error ? SystemError(error.value(), "list", from) : absl::OkStatus();
 }
 
 absl::Status CopyTokenizer(const std::string& from, const std::string& to) {
   for (const char* name : kCopiedFiles) {
-    SPILLWAY_HF_RETURN_IF_ERROR(CopyFile(from + "/" + name, to + "/" + name));
+    SPILLWAY_RETURN_IF_ERROR(CopyFile(from + "/" + name, to + "/" + name));
   }
   return CopyTemplates(from + kTemplatesFolder, to + kTemplatesFolder);
 }
@@ -259,8 +259,8 @@ absl::Status CopyTokenizer(const std::string& from, const std::string& to) {
 absl::Status Fill(const std::vector<ParameterShape>& parameters, const WeightStream& weights,
                   const std::string& config_json, const std::string& model_folder,
                   const std::string& folder) {
-  SPILLWAY_HF_RETURN_IF_ERROR(WriteWeights(parameters, weights, folder));
-  SPILLWAY_HF_RETURN_IF_ERROR(
+  SPILLWAY_RETURN_IF_ERROR(WriteWeights(parameters, weights, folder));
+  SPILLWAY_RETURN_IF_ERROR(
       hf::WriteTextFile(folder + "/config.json", ConfigForFp32(config_json), hf::IfExists::kFail));
   return model_folder.empty() ? absl::OkStatus() : CopyTokenizer(model_folder, folder);
 }
@@ -283,7 +283,7 @@ uint64_t ExportedBytes(const std::vector<ParameterShape>& parameters) {
 
 absl::Status CheckExportFolder(const std::string& folder, uint64_t weight_bytes) {
   const std::string target = WithoutTrailingSlashes(folder);
-  SPILLWAY_HF_RETURN_IF_ERROR(CheckFree(target));
+  SPILLWAY_RETURN_IF_ERROR(CheckFree(target));
   RemoveLeftOvers(target);
   // Finds the topmost missing folder: it must be possible to create it in its parent, which exists.
   fs::path missing = target;
@@ -318,14 +318,14 @@ absl::Status ExportWeights(const std::vector<ParameterShape>& parameters,
                            const WeightStream& weights, const std::string& config_json,
                            const std::string& model_folder, const std::string& folder) {
   const std::string target = WithoutTrailingSlashes(folder);
-  SPILLWAY_HF_RETURN_IF_ERROR(CheckExportFolder(target, ExportedBytes(parameters)));
+  SPILLWAY_RETURN_IF_ERROR(CheckExportFolder(target, ExportedBytes(parameters)));
   std::error_code error;
   if (!model_folder.empty() && !fs::is_directory(model_folder, error)) {
     return absl::NotFoundError(absl::StrFormat(
         "%s is no folder: name the model's, for its tokenizer, or none", model_folder));
   }
   PartialFolder partial(target);
-  SPILLWAY_HF_RETURN_IF_ERROR(partial.Make());
+  SPILLWAY_RETURN_IF_ERROR(partial.Make());
   const absl::Status filled = Fill(parameters, weights, config_json, model_folder, partial.path());
   if (filled.ok()) return partial.Publish();
   // The message names the target: the caller does not know the partial folder, which is removed on

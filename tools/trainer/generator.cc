@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
-#include "tools/hf/status_macros.h"
+#include "src/base/status_macros.h"
 
 namespace spillway::trainer {
 namespace {
@@ -73,9 +73,9 @@ absl::StatusOr<Generated> Generate(Model* model, std::vector<int32_t> prompt,
     if (stop.load()) return absl::CancelledError("interrupted");
     const std::span<const int32_t> all(text);
     const size_t seen = std::min<size_t>(all.size(), options.sequence);
-    SPILLWAY_HF_ASSIGN_OR_RETURN(const std::vector<float> logits,
-                                 model->NextTokenLogits(all.last(seen)));
-    SPILLWAY_HF_ASSIGN_OR_RETURN(const int32_t token, sampler.Draw(logits));
+    SPILLWAY_ASSIGN_OR_RETURN(const std::vector<float> logits,
+                              model->NextTokenLogits(all.last(seen)));
+    SPILLWAY_ASSIGN_OR_RETURN(const int32_t token, sampler.Draw(logits));
     const std::vector<int64_t>& eos = options.eos_token_ids;
     generated.reached_eos = std::find(eos.begin(), eos.end(), token) != eos.end();
     if (generated.reached_eos) break;

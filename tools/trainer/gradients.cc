@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "spillway/engine.h"
-#include "tools/hf/status_macros.h"
+#include "src/base/status_macros.h"
 #include "tools/trainer/kernels/convert.h"
 
 namespace spillway::trainer {
@@ -59,9 +59,9 @@ absl::Status Gradients::Add(size_t parameter, uint64_t tile, UseOfParameter use,
   const bool replace = first_ && use == UseOfParameter::kFirst;
   const bool in_place = replace && types_[parameter] == DType::kF32;
   if (!in_place) compute(tile_scratch_);
-  SPILLWAY_HF_ASSIGN_OR_RETURN(Lease lease,
-                               engine_->Acquire({parameters_[parameter].tensors.gradient, tile},
-                                                replace ? Access::kDiscard : Access::kReadWrite));
+  SPILLWAY_ASSIGN_OR_RETURN(Lease lease,
+                            engine_->Acquire({parameters_[parameter].tensors.gradient, tile},
+                                             replace ? Access::kDiscard : Access::kReadWrite));
   if (in_place) compute(lease.as<float>().data());
   Accumulate(parameter, tile, lease, in_place ? nullptr : tile_scratch_, replace);
   return absl::OkStatus();
@@ -71,9 +71,9 @@ absl::Status Gradients::Update(size_t parameter, uint64_t tile, UseOfParameter u
                                const std::function<void(DType, std::byte*)>& update) {
   if (!HasGradient(parameter)) return absl::OkStatus();
   const bool replace = first_ && use == UseOfParameter::kFirst;
-  SPILLWAY_HF_ASSIGN_OR_RETURN(Lease lease,
-                               engine_->Acquire({parameters_[parameter].tensors.gradient, tile},
-                                                replace ? Access::kDiscard : Access::kReadWrite));
+  SPILLWAY_ASSIGN_OR_RETURN(Lease lease,
+                            engine_->Acquire({parameters_[parameter].tensors.gradient, tile},
+                                             replace ? Access::kDiscard : Access::kReadWrite));
   if (replace) std::memset(lease.data(), 0, lease.size_bytes());
   update(types_[parameter], lease.data());
   Accumulate(parameter, tile, lease, nullptr, false);

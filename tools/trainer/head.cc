@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "tools/hf/status_macros.h"
+#include "src/base/status_macros.h"
 #include "tools/trainer/parameters.h"
 
 namespace spillway::trainer {
@@ -35,8 +35,8 @@ Head::Head(ModelContext* context, const HeadScratch* scratch, const NormScratch*
 
 // Loads the input of one of several micro-batches into x, and norms it into scratch_->normed.
 absl::Status Head::Fetch(const MicroBatch& batch, After after, float* x) const {
-  SPILLWAY_HF_RETURN_IF_ERROR(context_->activations->Load(batch.index, context_->config.num_layers,
-                                                          Activation::kInput, after, x));
+  SPILLWAY_RETURN_IF_ERROR(context_->activations->Load(batch.index, context_->config.num_layers,
+                                                       Activation::kInput, after, x));
   return norm_.Forward(x, static_cast<int64_t>(batch.targets.size()), scratch_->normed);
 }
 
@@ -48,20 +48,20 @@ absl::StatusOr<double> Head::Gather(std::span<const MicroBatch> batches, bool sa
   const auto count = static_cast<int64_t>(batches.size());
   const HeadScratch& s = *scratch_;
   std::fill_n(s.states, count * tokens, OnlineSoftmax());
-  if (count == 1) SPILLWAY_HF_RETURN_IF_ERROR(norm_.Forward(x, tokens, s.normed));
+  if (count == 1) SPILLWAY_RETURN_IF_ERROR(norm_.Forward(x, tokens, s.normed));
   for (uint64_t tile = 0; tile < linear_.num_tiles(); ++tile) {
     const int64_t columns = linear_.tile_outputs(tile);
     OnlineSoftmax* states = s.states;
     for (const MicroBatch& batch : batches) {
-      if (count > 1) SPILLWAY_HF_RETURN_IF_ERROR(Fetch(batch, After::kKeep, x));
-      SPILLWAY_HF_RETURN_IF_ERROR(
+      if (count > 1) SPILLWAY_RETURN_IF_ERROR(Fetch(batch, After::kKeep, x));
+      SPILLWAY_RETURN_IF_ERROR(
           linear_.ForwardTile(tile, s.normed, tokens, Into::kOverwrite, s.logits, columns));
       context_->pool->ParallelRanges(tokens, 1, [&](int64_t begin, int64_t end) {
         GatherSoftmax(s.logits + begin * columns, end - begin, linear_.first_output(tile), columns,
                       batch.targets.data() + begin, states + begin);
       });
       if (save) {
-        SPILLWAY_HF_RETURN_IF_ERROR(context_->activations->SaveLogits(batch.index, tile, s.logits));
+        SPILLWAY_RETURN_IF_ERROR(context_->activations->SaveLogits(batch.index, tile, s.logits));
       }
       states += tokens;
     }
@@ -86,8 +86,8 @@ absl::StatusOr<double> Head::Train(std::span<const MicroBatch> batches, double s
   const bool several = batches.size() > 1;
   const HeadScratch& s = *scratch_;
   Activations& saved = *context_->activations;
-  SPILLWAY_HF_ASSIGN_OR_RETURN(const double loss,
-                               Gather(batches, !context_->options.checkpoint_activations, x));
+  SPILLWAY_ASSIGN_OR_RETURN(const double loss,
+                            Gather(batches, !context_->options.checkpoint_activations, x));
   // A scale beyond fp32's range becomes infinity, so that the gradients show it like any overflow.
   const double of_token = scale / static_cast<double>(tokens);
   const float scale_of_token = of_token <= std::numeric_limits<float>::max()
@@ -99,17 +99,17 @@ absl::StatusOr<double> Head::Train(std::span<const MicroBatch> batches, double s
     for (const MicroBatch& batch : batches) {
       context_->gradients->BeginMicroBatch(batch.index);
       if (several) {
-        SPILLWAY_HF_RETURN_IF_ERROR(Fetch(batch, After::kKeep, x));
+        SPILLWAY_RETURN_IF_ERROR(Fetch(batch, After::kKeep, x));
         if (tile > 0) {
-          SPILLWAY_HF_RETURN_IF_ERROR(saved.LoadGradient(batch.index, After::kForget, s.d_normed));
+          SPILLWAY_RETURN_IF_ERROR(saved.LoadGradient(batch.index, After::kForget, s.d_normed));
         }
       }
-      SPILLWAY_HF_RETURN_IF_ERROR(BackwardTile(tile, batch, states, scale_of_token));
-      SPILLWAY_HF_RETURN_IF_ERROR(linear_.BackwardInputTile(
+      SPILLWAY_RETURN_IF_ERROR(BackwardTile(tile, batch, states, scale_of_token));
+      SPILLWAY_RETURN_IF_ERROR(linear_.BackwardInputTile(
           tile, s.logits, columns, tokens, tile == 0 ? Into::kOverwrite : Into::kAdd, s.d_normed));
-      SPILLWAY_HF_RETURN_IF_ERROR(
+      SPILLWAY_RETURN_IF_ERROR(
           linear_.BackwardWeightTile(tile, s.logits, columns, s.normed, tokens));
-      if (several) SPILLWAY_HF_RETURN_IF_ERROR(saved.SaveGradient(batch.index, s.d_normed));
+      if (several) SPILLWAY_RETURN_IF_ERROR(saved.SaveGradient(batch.index, s.d_normed));
       states += tokens;
     }
   }
@@ -117,12 +117,12 @@ absl::StatusOr<double> Head::Train(std::span<const MicroBatch> batches, double s
   for (const MicroBatch& batch : batches) {
     context_->gradients->BeginMicroBatch(batch.index);
     if (several) {
-      SPILLWAY_HF_RETURN_IF_ERROR(Fetch(batch, After::kForget, x));
-      SPILLWAY_HF_RETURN_IF_ERROR(saved.LoadGradient(batch.index, After::kForget, s.d_normed));
+      SPILLWAY_RETURN_IF_ERROR(Fetch(batch, After::kForget, x));
+      SPILLWAY_RETURN_IF_ERROR(saved.LoadGradient(batch.index, After::kForget, s.d_normed));
     }
     std::memset(gradient, 0, elements * sizeof(float));
-    SPILLWAY_HF_RETURN_IF_ERROR(norm_.Backward(s.d_normed, x, tokens, gradient));
-    if (several) SPILLWAY_HF_RETURN_IF_ERROR(saved.SaveGradient(batch.index, gradient));
+    SPILLWAY_RETURN_IF_ERROR(norm_.Backward(s.d_normed, x, tokens, gradient));
+    if (several) SPILLWAY_RETURN_IF_ERROR(saved.SaveGradient(batch.index, gradient));
   }
   return loss;
 }
@@ -142,7 +142,7 @@ absl::Status Head::BackwardTile(uint64_t tile, const MicroBatch& batch, const On
   if (!context_->options.checkpoint_activations)
     return context_->activations->UseLogits(batch.index, tile, backward);
   const auto tokens = static_cast<int64_t>(batch.targets.size());
-  SPILLWAY_HF_RETURN_IF_ERROR(
+  SPILLWAY_RETURN_IF_ERROR(
       linear_.ForwardTile(tile, s.normed, tokens, Into::kOverwrite, s.logits, columns));
   backward(0, tokens, s.logits);
   return absl::OkStatus();
@@ -150,11 +150,11 @@ absl::Status Head::BackwardTile(uint64_t tile, const MicroBatch& batch, const On
 
 absl::StatusOr<std::vector<float>> Head::Logits(const float* row) const {
   std::vector<float> logits(static_cast<size_t>(linear_.outputs()));
-  SPILLWAY_HF_RETURN_IF_ERROR(norm_.Forward(row, 1, scratch_->normed));
+  SPILLWAY_RETURN_IF_ERROR(norm_.Forward(row, 1, scratch_->normed));
   for (uint64_t tile = 0; tile < linear_.num_tiles(); ++tile) {
-    SPILLWAY_HF_RETURN_IF_ERROR(linear_.ForwardTile(tile, scratch_->normed, 1, Into::kOverwrite,
-                                                    logits.data() + linear_.first_output(tile),
-                                                    linear_.tile_outputs(tile)));
+    SPILLWAY_RETURN_IF_ERROR(linear_.ForwardTile(tile, scratch_->normed, 1, Into::kOverwrite,
+                                                 logits.data() + linear_.first_output(tile),
+                                                 linear_.tile_outputs(tile)));
   }
   return logits;
 }

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_format.h"
 #include "spillway/optimizer.h"
-#include "tools/hf/status_macros.h"
+#include "src/base/status_macros.h"
 #include "tools/trainer/kernels/convert.h"
 #include "xxhash.h"
 
@@ -52,17 +52,16 @@ absl::Status ReadSplitWeight(
     for (const TensorId id : {tensors.master, tensors.rest_of_master})
       uses.push_back({{id, tile}, Tier::kPinned, Access::kRead});
   }
-  SPILLWAY_HF_RETURN_IF_ERROR(engine->Prefetch(uses));
+  SPILLWAY_RETURN_IF_ERROR(engine->Prefetch(uses));
   std::vector<float> floats;
   for (size_t i = 0; i < uses.size(); i += 2) {
-    SPILLWAY_HF_ASSIGN_OR_RETURN(const Lease lease,
-                                 engine->AcquireHost(uses[i].tile, Access::kRead));
-    SPILLWAY_HF_ASSIGN_OR_RETURN(const Lease lease_of_rest,
-                                 engine->AcquireHost(uses[i + 1].tile, Access::kRead));
+    SPILLWAY_ASSIGN_OR_RETURN(const Lease lease, engine->AcquireHost(uses[i].tile, Access::kRead));
+    SPILLWAY_ASSIGN_OR_RETURN(const Lease lease_of_rest,
+                              engine->AcquireHost(uses[i + 1].tile, Access::kRead));
     floats.resize(lease.size_bytes() / ElementBytes(weight.dtype));
-    SPILLWAY_HF_RETURN_IF_ERROR(JoinMasterWeights(weight, rest, lease.as<const std::byte>(),
-                                                  lease_of_rest.as<const std::byte>(), floats));
-    SPILLWAY_HF_RETURN_IF_ERROR(consume(std::as_bytes(std::span(floats))));
+    SPILLWAY_RETURN_IF_ERROR(JoinMasterWeights(weight, rest, lease.as<const std::byte>(),
+                                               lease_of_rest.as<const std::byte>(), floats));
+    SPILLWAY_RETURN_IF_ERROR(consume(std::as_bytes(std::span(floats))));
   }
   return absl::OkStatus();
 }
@@ -80,17 +79,17 @@ absl::Status ReadMasterWeight(
   std::vector<Use> uses;
   for (uint64_t tile = 0; tile < num_tiles; ++tile)
     uses.push_back({{master, tile}, Tier::kPinned, Access::kRead});
-  SPILLWAY_HF_RETURN_IF_ERROR(engine->Prefetch(uses));
+  SPILLWAY_RETURN_IF_ERROR(engine->Prefetch(uses));
   std::vector<float> floats;
   for (const Use& use : uses) {
-    SPILLWAY_HF_ASSIGN_OR_RETURN(const Lease lease, engine->AcquireHost(use.tile, use.access));
+    SPILLWAY_ASSIGN_OR_RETURN(const Lease lease, engine->AcquireHost(use.tile, use.access));
     if (type == DType::kF32) {
-      SPILLWAY_HF_RETURN_IF_ERROR(consume({lease.data(), lease.size_bytes()}));
+      SPILLWAY_RETURN_IF_ERROR(consume({lease.data(), lease.size_bytes()}));
       continue;
     }
     floats.resize(lease.size_bytes() / ElementBytes(type));
     ToFloats(type, lease.data(), static_cast<int64_t>(floats.size()), floats.data());
-    SPILLWAY_HF_RETURN_IF_ERROR(consume(std::as_bytes(std::span(floats))));
+    SPILLWAY_RETURN_IF_ERROR(consume(std::as_bytes(std::span(floats))));
   }
   return absl::OkStatus();
 }
@@ -107,7 +106,7 @@ absl::StatusOr<std::string> HashWeights(Engine* engine, const std::vector<Parame
     hasher.Add(std::as_bytes(std::span(parameter->name)));
     hasher.Add(parameter->shape.size());
     for (const int64_t dimension : parameter->shape) hasher.Add(static_cast<uint64_t>(dimension));
-    SPILLWAY_HF_RETURN_IF_ERROR(
+    SPILLWAY_RETURN_IF_ERROR(
         ReadMasterWeight(engine, *parameter, [&](std::span<const std::byte> bytes) {
           hasher.Add(bytes);
           return absl::OkStatus();

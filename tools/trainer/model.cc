@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "spillway/engine.h"
-#include "tools/hf/status_macros.h"
+#include "src/base/status_macros.h"
 #include "tools/trainer/activations.h"
 #include "tools/trainer/block.h"
 #include "tools/trainer/context.h"
@@ -111,21 +111,21 @@ class DecoderModel : public Model {
 };
 
 absl::Status DecoderModel::Init(const WeightSource& source) {
-  SPILLWAY_HF_RETURN_IF_ERROR(LoadBlas(context_.pool->num_threads()));
+  SPILLWAY_RETURN_IF_ERROR(LoadBlas(context_.pool->num_threads()));
   const hf::ModelConfig& config = context_.config;
   const ModelOptions& options = context_.options;
-  SPILLWAY_HF_ASSIGN_OR_RETURN(context_.parameters,
-                               RegisterParameters(context_.engine, config, options, source));
+  SPILLWAY_ASSIGN_OR_RETURN(context_.parameters,
+                            RegisterParameters(context_.engine, config, options, source));
   if (options.training) {
     gradients_.emplace(context_.engine, context_.pool, context_.parameters, options.accumulate);
     context_.gradients = &*gradients_;
-    SPILLWAY_HF_ASSIGN_OR_RETURN(
+    SPILLWAY_ASSIGN_OR_RETURN(
         activations_, Activations::Register(context_.engine, context_.pool, config, options));
     context_.activations = &*activations_;
   }
   ScratchLayout measure;
   scratch_.Bind(measure, context_);
-  SPILLWAY_HF_ASSIGN_OR_RETURN(workspace_, Workspace::Create(measure.peak_bytes()));
+  SPILLWAY_ASSIGN_OR_RETURN(workspace_, Workspace::Create(measure.peak_bytes()));
   ScratchLayout layout(workspace_->data());
   scratch_.Bind(layout, context_);
 
@@ -164,7 +164,7 @@ absl::Status DecoderModel::CheckTargets(std::span<const int32_t> inputs,
                                                    " tokens is not 1 to ", most_windows,
                                                    " windows of ", options.sequence));
   }
-  SPILLWAY_HF_RETURN_IF_ERROR(CheckTokens(inputs));
+  SPILLWAY_RETURN_IF_ERROR(CheckTokens(inputs));
   return CheckTokens(targets);
 }
 
@@ -188,7 +188,7 @@ absl::Status DecoderModel::DeclareForward(const TokenOrder& order) {
 // Runs the blocks forward and saves nothing.
 absl::Status DecoderModel::Blocks(const BatchShape& batch) {
   for (const Block& block : blocks_) {
-    SPILLWAY_HF_RETURN_IF_ERROR(block.Forward(batch, /*save=*/false, scratch_.residual));
+    SPILLWAY_RETURN_IF_ERROR(block.Forward(batch, /*save=*/false, scratch_.residual));
   }
   return absl::OkStatus();
 }
@@ -204,13 +204,13 @@ absl::Status DecoderModel::LookupForward(std::span<const MicroBatch> together,
   for (uint64_t tile = 0; tile < embedding_->num_tiles(); ++tile) {
     for (const MicroBatch& batch : together) {
       if (several && tile > 0) {
-        SPILLWAY_HF_RETURN_IF_ERROR(
+        SPILLWAY_RETURN_IF_ERROR(
             activations_->Load(batch.index, 0, Activation::kInput, After::kForget, x));
       }
-      SPILLWAY_HF_RETURN_IF_ERROR(
+      SPILLWAY_RETURN_IF_ERROR(
           embedding_->LookupTile(orders[static_cast<size_t>(batch.index)].tiles()[tile], x));
       if (several) {
-        SPILLWAY_HF_RETURN_IF_ERROR(activations_->Save(batch.index, 0, Activation::kInput, x));
+        SPILLWAY_RETURN_IF_ERROR(activations_->Save(batch.index, 0, Activation::kInput, x));
       }
     }
   }
@@ -222,14 +222,14 @@ absl::Status DecoderModel::BlocksForward(std::span<const MicroBatch> together) {
   for (int64_t layer = 0; layer < context_.config.num_layers; ++layer) {
     for (const MicroBatch& batch : together) {
       const bool several = together.size() > 1;
-      SPILLWAY_HF_RETURN_IF_ERROR(
+      SPILLWAY_RETURN_IF_ERROR(
           several
               ? activations_->Load(batch.index, layer, Activation::kInput, After::kKeep, residual.x)
               : activations_->Save(batch.index, layer, Activation::kInput, residual.x));
-      SPILLWAY_HF_RETURN_IF_ERROR(
+      SPILLWAY_RETURN_IF_ERROR(
           blocks_[static_cast<size_t>(layer)].Forward(ShapeOf(batch), /*save=*/true, residual));
       if (several) {
-        SPILLWAY_HF_RETURN_IF_ERROR(
+        SPILLWAY_RETURN_IF_ERROR(
             activations_->Save(batch.index, layer + 1, Activation::kInput, residual.x));
       }
     }
@@ -244,17 +244,16 @@ absl::Status DecoderModel::BlocksBackward(std::span<const MicroBatch> together) 
       const bool several = together.size() > 1;
       gradients_->BeginMicroBatch(batch.index);
       if (several) {
-        SPILLWAY_HF_RETURN_IF_ERROR(
-            activations_->LoadGradient(batch.index, After::kForget, gradient));
+        SPILLWAY_RETURN_IF_ERROR(activations_->LoadGradient(batch.index, After::kForget, gradient));
       }
-      SPILLWAY_HF_RETURN_IF_ERROR(blocks_[static_cast<size_t>(layer)].Backward(
+      SPILLWAY_RETURN_IF_ERROR(blocks_[static_cast<size_t>(layer)].Backward(
           ShapeOf(batch), scratch_.residual, gradient));
       // Below the first layer only the lookup uses the gradient.
       const bool is_used_again =
           layer > 0 ? several
                     : context_.options.accumulate > 1 && gradients_->HasGradient(kEmbeddingIndex);
       if (is_used_again) {
-        SPILLWAY_HF_RETURN_IF_ERROR(activations_->SaveGradient(batch.index, gradient));
+        SPILLWAY_RETURN_IF_ERROR(activations_->SaveGradient(batch.index, gradient));
       }
     }
   }
@@ -271,10 +270,10 @@ absl::Status DecoderModel::LookupBackward(std::span<const TokenOrder> orders) {
       const auto index = static_cast<int64_t>(i);
       gradients_->BeginMicroBatch(index);
       if (orders.size() > 1) {
-        SPILLWAY_HF_RETURN_IF_ERROR(activations_->LoadGradient(
+        SPILLWAY_RETURN_IF_ERROR(activations_->LoadGradient(
             index, tile == last ? After::kForget : After::kKeep, scratch_.gradient));
       }
-      SPILLWAY_HF_RETURN_IF_ERROR(
+      SPILLWAY_RETURN_IF_ERROR(
           embedding_->BackwardTile(orders[i].tiles()[tile], scratch_.gradient));
     }
   }
@@ -287,7 +286,7 @@ absl::StatusOr<double> DecoderModel::Train(const StepBatch& step) {
     return absl::FailedPreconditionError("this model was created without training state");
   }
   const int64_t tokens = options.micro_batch * options.sequence;
-  SPILLWAY_HF_RETURN_IF_ERROR(
+  SPILLWAY_RETURN_IF_ERROR(
       CheckTargets(step.inputs, step.targets, options.accumulate * options.micro_batch));
   if (static_cast<int64_t>(step.inputs.size()) != options.accumulate * tokens) {
     return absl::InvalidArgumentError(absl::StrCat("a step of ", step.inputs.size(),
@@ -308,28 +307,28 @@ absl::StatusOr<double> DecoderModel::Train(const StepBatch& step) {
   double losses = 0;
   for (size_t first = 0; first < batches.size(); first += count) {
     const auto together = std::span<const MicroBatch>(batches).subspan(first, count);
-    SPILLWAY_HF_RETURN_IF_ERROR(LookupForward(together, orders));
-    SPILLWAY_HF_RETURN_IF_ERROR(BlocksForward(together));
-    SPILLWAY_HF_ASSIGN_OR_RETURN(
+    SPILLWAY_RETURN_IF_ERROR(LookupForward(together, orders));
+    SPILLWAY_RETURN_IF_ERROR(BlocksForward(together));
+    SPILLWAY_ASSIGN_OR_RETURN(
         const double loss,
         head_->Train(together, step.gradient_scale, scratch_.residual.x, scratch_.gradient));
     losses += loss;
-    SPILLWAY_HF_RETURN_IF_ERROR(BlocksBackward(together));
+    SPILLWAY_RETURN_IF_ERROR(BlocksBackward(together));
   }
-  SPILLWAY_HF_RETURN_IF_ERROR(LookupBackward(orders));
+  SPILLWAY_RETURN_IF_ERROR(LookupBackward(orders));
   return losses / static_cast<double>(options.accumulate);
 }
 
 absl::StatusOr<double> DecoderModel::Loss(std::span<const int32_t> inputs,
                                           std::span<const int32_t> targets) {
-  SPILLWAY_HF_RETURN_IF_ERROR(CheckTargets(inputs, targets, context_.options.micro_batch));
+  SPILLWAY_RETURN_IF_ERROR(CheckTargets(inputs, targets, context_.options.micro_batch));
   const int64_t length = context_.options.sequence;
   const BatchShape shape = {static_cast<int64_t>(inputs.size()) / length, length};
   const TokenOrder order = embedding_->Order(inputs);
-  SPILLWAY_HF_RETURN_IF_ERROR(DeclareForward(order));
-  SPILLWAY_HF_RETURN_IF_ERROR(embedding_->Lookup(order, scratch_.residual.x));
-  SPILLWAY_HF_RETURN_IF_ERROR(Blocks(shape));
-  SPILLWAY_HF_ASSIGN_OR_RETURN(const double loss, head_->Loss(scratch_.residual.x, targets));
+  SPILLWAY_RETURN_IF_ERROR(DeclareForward(order));
+  SPILLWAY_RETURN_IF_ERROR(embedding_->Lookup(order, scratch_.residual.x));
+  SPILLWAY_RETURN_IF_ERROR(Blocks(shape));
+  SPILLWAY_ASSIGN_OR_RETURN(const double loss, head_->Loss(scratch_.residual.x, targets));
   return loss;
 }
 
@@ -339,12 +338,12 @@ absl::StatusOr<std::vector<float>> DecoderModel::NextTokenLogits(std::span<const
     return absl::InvalidArgumentError(
         absl::StrCat("a window of ", length, " tokens is not 1 to ", context_.options.sequence));
   }
-  SPILLWAY_HF_RETURN_IF_ERROR(CheckTokens(tokens));
+  SPILLWAY_RETURN_IF_ERROR(CheckTokens(tokens));
   const TokenOrder order = embedding_->OrderOfFew(tokens);
-  SPILLWAY_HF_RETURN_IF_ERROR(DeclareForward(order));
-  SPILLWAY_HF_RETURN_IF_ERROR(embedding_->Lookup(order, scratch_.residual.x));
-  SPILLWAY_HF_RETURN_IF_ERROR(Blocks({1, length}));
-  SPILLWAY_HF_ASSIGN_OR_RETURN(
+  SPILLWAY_RETURN_IF_ERROR(DeclareForward(order));
+  SPILLWAY_RETURN_IF_ERROR(embedding_->Lookup(order, scratch_.residual.x));
+  SPILLWAY_RETURN_IF_ERROR(Blocks({1, length}));
+  SPILLWAY_ASSIGN_OR_RETURN(
       std::vector<float> logits,
       head_->Logits(scratch_.residual.x + (length - 1) * context_.config.hidden_size));
   return logits;
@@ -390,9 +389,9 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Create(Engine* engine, ThreadPool*
                                                      const hf::ModelConfig& config,
                                                      const ModelOptions& options,
                                                      const WeightSource& source) {
-  SPILLWAY_HF_RETURN_IF_ERROR(CheckOptions(options));
+  SPILLWAY_RETURN_IF_ERROR(CheckOptions(options));
   auto model = std::make_unique<DecoderModel>(engine, pool, config, options);
-  SPILLWAY_HF_RETURN_IF_ERROR(model->Init(source));
+  SPILLWAY_RETURN_IF_ERROR(model->Init(source));
   return model;
 }
 

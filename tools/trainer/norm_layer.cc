@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "absl/status/status.h"
-#include "tools/hf/status_macros.h"
+#include "src/base/status_macros.h"
 #include "tools/trainer/kernels/convert.h"
 #include "tools/trainer/kernels/norm.h"
 
@@ -40,7 +40,7 @@ absl::Status NormLayer::FetchWeight() const {
 }
 
 absl::Status NormLayer::Forward(const float* x, int64_t tokens, float* y) const {
-  SPILLWAY_HF_RETURN_IF_ERROR(FetchWeight());
+  SPILLWAY_RETURN_IF_ERROR(FetchWeight());
   const auto epsilon = static_cast<float>(context_->config.rms_norm_eps);
   context_->pool->ParallelRanges(tokens, 1, [&](int64_t begin, int64_t end) {
     RmsNormForward(x + begin * width_, scratch_->weight, epsilon, end - begin, width_,
@@ -51,7 +51,7 @@ absl::Status NormLayer::Forward(const float* x, int64_t tokens, float* y) const 
 }
 
 absl::Status NormLayer::Backward(const float* dy, const float* x, int64_t tokens, float* dx) const {
-  SPILLWAY_HF_RETURN_IF_ERROR(FetchWeight());
+  SPILLWAY_RETURN_IF_ERROR(FetchWeight());
   const int64_t blocks = NumTokenBlocks(tokens);
   context_->pool->ParallelRanges(blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {

@@ -20,7 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "spillway/engine.h"
-#include "tools/hf/status_macros.h"
+#include "src/base/status_macros.h"
 #include "tools/trainer/kernels/convert.h"
 
 namespace spillway::trainer {
@@ -36,10 +36,9 @@ class CheckedSource {
 
   absl::Status Read(uint64_t first_element, std::span<float> out) {
     if (!reader_) {
-      SPILLWAY_HF_ASSIGN_OR_RETURN(reader_, source_(parameter_.name, parameter_.shape));
+      SPILLWAY_ASSIGN_OR_RETURN(reader_, source_(parameter_.name, parameter_.shape));
     }
-    SPILLWAY_HF_RETURN_IF_ERROR(
-        reader_(first_element * sizeof(float), std::as_writable_bytes(out)));
+    SPILLWAY_RETURN_IF_ERROR(reader_(first_element * sizeof(float), std::as_writable_bytes(out)));
     for (size_t i = 0; i < out.size(); ++i) {
       if (!std::isfinite(out[i])) return BadValue(first_element + i, out[i], "is not finite");
     }
@@ -48,7 +47,7 @@ class CheckedSource {
 
   // Reads values, and fails if one does not fit the 16-bit type.
   absl::Status ReadForNarrow(DType type, uint64_t first_element, std::span<float> out) {
-    SPILLWAY_HF_RETURN_IF_ERROR(Read(first_element, out));
+    SPILLWAY_RETURN_IF_ERROR(Read(first_element, out));
     const float overflow = type == DType::kF16 ? kFp16Overflow : kBf16Overflow;
     for (size_t i = 0; i < out.size(); ++i) {
       if (std::fabs(out[i]) < overflow) continue;
@@ -65,7 +64,7 @@ class CheckedSource {
     std::vector<float> floats(std::min(count, kPiece));
     for (size_t done = 0; done < count; done += floats.size()) {
       floats.resize(std::min(count - done, kPiece));
-      SPILLWAY_HF_RETURN_IF_ERROR(ReadForNarrow(type, first_element + done, floats));
+      SPILLWAY_RETURN_IF_ERROR(ReadForNarrow(type, first_element + done, floats));
       FromFloats(type, floats.data(), static_cast<int64_t>(floats.size()),
                  ElementAt(type, out.data(), static_cast<int64_t>(done)));
     }
@@ -238,7 +237,7 @@ absl::Status CheckFinite(const hf::ModelConfig& config, const WeightSource& sour
     CheckedSource checked(source, parameter);
     for (int64_t first = 0; first < parameter.elements(); first += kPiece) {
       values.resize(static_cast<size_t>(std::min(kPiece, parameter.elements() - first)));
-      SPILLWAY_HF_RETURN_IF_ERROR(checked.Read(static_cast<uint64_t>(first), values));
+      SPILLWAY_RETURN_IF_ERROR(checked.Read(static_cast<uint64_t>(first), values));
     }
   }
   return absl::OkStatus();
@@ -264,7 +263,7 @@ absl::StatusOr<std::vector<Parameter>> RegisterParameters(Engine* engine,
       } else if (spec.role == Role::kParameter || spec.role == Role::kMasterWeight) {
         reader = WeightReader(source, shape, spec.dtype);
       }
-      SPILLWAY_HF_ASSIGN_OR_RETURN(const TensorId id, engine->Register(spec, reader));
+      SPILLWAY_ASSIGN_OR_RETURN(const TensorId id, engine->Register(spec, reader));
       if (spec.role == Role::kParameter) tensors.weight = tensors.master = id;
       if (spec.role == Role::kMasterWeight) tensors.master = id;
       if (spec.role == Role::kGradient) tensors.gradient = id;

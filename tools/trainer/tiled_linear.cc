@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "tools/hf/status_macros.h"
+#include "src/base/status_macros.h"
 
 namespace spillway::trainer {
 
@@ -26,8 +26,7 @@ int64_t TiledLinear::tile_outputs(uint64_t tile) const {
 
 absl::Status TiledLinear::Forward(const float* x, int64_t tokens, Into into, float* y) const {
   for (uint64_t tile = 0; tile < num_tiles_; ++tile) {
-    SPILLWAY_HF_RETURN_IF_ERROR(
-        ForwardTile(tile, x, tokens, into, y + first_output(tile), outputs_));
+    SPILLWAY_RETURN_IF_ERROR(ForwardTile(tile, x, tokens, into, y + first_output(tile), outputs_));
   }
   return absl::OkStatus();
 }
@@ -35,15 +34,15 @@ absl::Status TiledLinear::Forward(const float* x, int64_t tokens, Into into, flo
 absl::Status TiledLinear::BackwardInput(const float* dy, int64_t tokens, Into into,
                                         float* dx) const {
   for (uint64_t tile = 0; tile < num_tiles_; ++tile) {
-    SPILLWAY_HF_RETURN_IF_ERROR(BackwardInputTile(tile, dy + first_output(tile), outputs_, tokens,
-                                                  tile == 0 ? into : Into::kAdd, dx));
+    SPILLWAY_RETURN_IF_ERROR(BackwardInputTile(tile, dy + first_output(tile), outputs_, tokens,
+                                               tile == 0 ? into : Into::kAdd, dx));
   }
   return absl::OkStatus();
 }
 
 absl::Status TiledLinear::BackwardWeight(const float* dy, const float* x, int64_t tokens) const {
   for (uint64_t tile = 0; tile < num_tiles_; ++tile) {
-    SPILLWAY_HF_RETURN_IF_ERROR(
+    SPILLWAY_RETURN_IF_ERROR(
         BackwardWeightTile(tile, dy + first_output(tile), outputs_, x, tokens));
   }
   return absl::OkStatus();

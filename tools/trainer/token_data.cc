@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
+#include "src/base/status_macros.h"
 #include "tools/hf/file.h"
-#include "tools/hf/status_macros.h"
 #include "xxhash.h"
 
 namespace spillway::trainer {
@@ -27,7 +27,7 @@ absl::StatusOr<int64_t> ReadVocabulary(const std::string& folder, int64_t vocab_
   const std::string path = folder + "/meta.json";
   const absl::StatusOr<std::string> text = hf::ReadTextFile(path, kMaxMetaBytes);
   if (absl::IsNotFound(text.status())) return vocab_size;
-  SPILLWAY_HF_RETURN_IF_ERROR(text.status());
+  SPILLWAY_RETURN_IF_ERROR(text.status());
   const nlohmann::json meta = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   const auto it = meta.is_object() ? meta.find("vocab_size") : meta.end();
   if (!meta.is_object() || it == meta.end() || !it->is_number_unsigned()) {
@@ -48,9 +48,9 @@ absl::StatusOr<std::unique_ptr<TokenData>> TokenData::Open(const std::string& fo
                                                            int64_t vocab_size, int64_t sequence) {
   if (sequence < 1)
     return absl::InvalidArgumentError(absl::StrFormat("a sequence of %d tokens", sequence));
-  SPILLWAY_HF_ASSIGN_OR_RETURN(const int64_t vocabulary, ReadVocabulary(folder, vocab_size));
+  SPILLWAY_ASSIGN_OR_RETURN(const int64_t vocabulary, ReadVocabulary(folder, vocab_size));
   const std::string path = folder + "/" + split + ".npy";
-  SPILLWAY_HF_ASSIGN_OR_RETURN(std::unique_ptr<hf::NpyFile> file, hf::NpyFile::Open(path));
+  SPILLWAY_ASSIGN_OR_RETURN(std::unique_ptr<hf::NpyFile> file, hf::NpyFile::Open(path));
   if (file->num_elements() < static_cast<uint64_t>(sequence) + 1) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s: %d tokens are too few for one window of %d and its targets; give a longer text or a "
@@ -59,7 +59,7 @@ absl::StatusOr<std::unique_ptr<TokenData>> TokenData::Open(const std::string& fo
   }
   std::unique_ptr<TokenData> data(
       new TokenData(std::move(file), vocabulary, static_cast<uint64_t>(sequence)));
-  SPILLWAY_HF_RETURN_IF_ERROR(data->CheckTokens());
+  SPILLWAY_RETURN_IF_ERROR(data->CheckTokens());
   return data;
 }
 
@@ -80,7 +80,7 @@ absl::Status TokenData::CheckTokens() {
 }
 
 absl::Status TokenData::ReadChecked(uint64_t offset, std::span<int32_t> out) const {
-  SPILLWAY_HF_RETURN_IF_ERROR(file_->Read(offset, out));
+  SPILLWAY_RETURN_IF_ERROR(file_->Read(offset, out));
   const auto bad =
       std::find_if(out.begin(), out.end(), [&](int32_t id) { return id < 0 || id >= vocab_size_; });
   if (bad == out.end()) return absl::OkStatus();
@@ -93,7 +93,7 @@ absl::Status TokenData::ReadChecked(uint64_t offset, std::span<int32_t> out) con
 absl::Status TokenData::Read(uint64_t window, std::span<int32_t> inputs,
                              std::span<int32_t> targets) const {
   std::vector<int32_t> tokens(sequence_ + 1);
-  SPILLWAY_HF_RETURN_IF_ERROR(ReadChecked(window * sequence_, tokens));
+  SPILLWAY_RETURN_IF_ERROR(ReadChecked(window * sequence_, tokens));
   std::copy(tokens.begin(), tokens.end() - 1, inputs.begin());
   std::copy(tokens.begin() + 1, tokens.end(), targets.begin());
   return absl::OkStatus();

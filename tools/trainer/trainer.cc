@@ -19,7 +19,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
-#include "tools/hf/status_macros.h"
+#include "src/base/status_macros.h"
 #include "tools/trainer/evaluation.h"
 #include "tools/trainer/fixed_flags.h"
 #include "tools/trainer/flops.h"
@@ -108,9 +108,9 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
   std::unique_ptr<Trainer> trainer(new Trainer(engine, options, train_data, valid_data));
   ModelOptions model_options = options.model;
   model_options.is_resumed = state.has_value();
-  SPILLWAY_HF_ASSIGN_OR_RETURN(trainer->model_,
-                               Model::Create(engine, pool, config, model_options, source));
-  SPILLWAY_HF_RETURN_IF_ERROR(trainer->CreateOptimizer(pool));
+  SPILLWAY_ASSIGN_OR_RETURN(trainer->model_,
+                            Model::Create(engine, pool, config, model_options, source));
+  SPILLWAY_RETURN_IF_ERROR(trainer->CreateOptimizer(pool));
   trainer->step_flops_ = StepFlops(config, options.model);
   trainer->peak_flops_ = MeasurePeakFlops(pool);
   if (state) {
@@ -129,12 +129,12 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
 // Creates the optimizer for the parameters that are trained.
 absl::Status Trainer::CreateOptimizer(ThreadPool* pool) {
   const ModelOptions& model = options_.model;
-  SPILLWAY_HF_ASSIGN_OR_RETURN(optimizer_,
-                               Optimizer::Create(engine_, pool, model.rule, model.state_format));
+  SPILLWAY_ASSIGN_OR_RETURN(optimizer_,
+                            Optimizer::Create(engine_, pool, model.rule, model.state_format));
   for (const Parameter& parameter : model_->parameters()) {
     const TensorsOfParameter& of = parameter.tensors;
     if (!of.is_trained()) continue;
-    SPILLWAY_HF_ASSIGN_OR_RETURN(
+    SPILLWAY_ASSIGN_OR_RETURN(
         const size_t number,
         optimizer_->Add({.weight = of.weight, .gradient = of.gradient, .state = of.state}));
     const bool is_decayed = model.groups.IsDecayed(parameter.name);
@@ -177,7 +177,7 @@ absl::Status Trainer::RunSteps(const Observer& observer, const std::atomic<bool>
       summary->reason = EndReason::kInterrupted;
       break;
     }
-    SPILLWAY_HF_ASSIGN_OR_RETURN(StepRecord record, RunStep());
+    SPILLWAY_ASSIGN_OR_RETURN(StepRecord record, RunStep());
     ++summary->steps_this_run;
     if (record.skipped) ++summary->skipped_this_run;
     if (record.plan.planned_bytes > 0 && record.plan.moved_bytes() > 0) summary->plan = record.plan;
@@ -194,8 +194,8 @@ absl::Status Trainer::RunSteps(const Observer& observer, const std::atomic<bool>
     if (options_.evaluate_every > 0 && state_.step % options_.evaluate_every == 0) {
       const absl::StatusOr<Evaluation> evaluation = Evaluate(
           model_.get(), *valid_data_, options_.model.sequence, options_.evaluate_windows, &stop);
-      SPILLWAY_HF_RETURN_IF_ERROR(engine_->EndStep());  // an evaluation is a step of its own
-      SPILLWAY_HF_RETURN_IF_ERROR(engine_->WaitForPlan());
+      SPILLWAY_RETURN_IF_ERROR(engine_->EndStep());  // an evaluation is a step of its own
+      SPILLWAY_RETURN_IF_ERROR(engine_->WaitForPlan());
       counted_.reset();
       step_begin_ns_ = NowNs();
       if (IsReadError(evaluation.status())) may_be_unreadable_ = true;
@@ -211,13 +211,13 @@ absl::Status Trainer::RunSteps(const Observer& observer, const std::atomic<bool>
     const EngineStats stats = engine_->Stats();
     record.all_nvme = stats.nvme;
     record.all_pinned = stats.pinned;
-    SPILLWAY_HF_RETURN_IF_ERROR(observer(record));
+    SPILLWAY_RETURN_IF_ERROR(observer(record));
     const bool is_asked = commit_now != nullptr && commit_now->exchange(false);
     const bool is_due =
         is_asked || (options_.commit_every > 0 && state_.step % options_.commit_every == 0);
     const bool goes_on = state_.step < options_.schedule.total_steps &&
                          summary->steps_this_run != options_.stop_after && !stop.load();
-    if (is_due && goes_on) SPILLWAY_HF_RETURN_IF_ERROR(Commit());  // Run makes the last commit
+    if (is_due && goes_on) SPILLWAY_RETURN_IF_ERROR(Commit());  // Run makes the last commit
   }
   summary->median_step = Median(std::move(planned));
   return absl::OkStatus();
@@ -287,8 +287,8 @@ absl::StatusOr<StepRecord> Trainer::RunStep() {
   }
   ++state_.step;
   state_.last_loss = record.loss;
-  SPILLWAY_HF_RETURN_IF_ERROR(engine_->EndStep());
-  SPILLWAY_HF_RETURN_IF_ERROR(engine_->WaitForPlan());
+  SPILLWAY_RETURN_IF_ERROR(engine_->EndStep());
+  SPILLWAY_RETURN_IF_ERROR(engine_->WaitForPlan());
 
   const EngineStats after = engine_->Stats();
   counted_ = after;
@@ -311,10 +311,10 @@ absl::StatusOr<StepRecord> Trainer::RunStep() {
 absl::Status Trainer::Compute(StepRecord* record) {
   record->learning_rate = options_.schedule.At(state_.step) * RateScale(options_);
   record->loss_scale = scaler_.scale();
-  SPILLWAY_HF_RETURN_IF_ERROR(ReadStep());
+  SPILLWAY_RETURN_IF_ERROR(ReadStep());
   const double gradient_scale =
       static_cast<double>(scaler_.scale()) / static_cast<double>(options_.model.accumulate);
-  SPILLWAY_HF_ASSIGN_OR_RETURN(
+  SPILLWAY_ASSIGN_OR_RETURN(
       record->loss,
       model_->Train({.inputs = inputs_, .targets = targets_, .gradient_scale = gradient_scale}));
   return UpdateOrSkip(model_->gradients(), record);
@@ -349,7 +349,7 @@ absl::Status Trainer::UpdateOrSkip(const GradientSummary& summary, StepRecord* r
     updates_[i].gradient_scale = clip / scale;
   }
   is_updating_ = true;
-  SPILLWAY_HF_RETURN_IF_ERROR(optimizer_->Step(updates_));
+  SPILLWAY_RETURN_IF_ERROR(optimizer_->Step(updates_));
   is_updating_ = false;
   ++state_.applied_updates;
   return absl::OkStatus();
@@ -361,8 +361,8 @@ absl::Status Trainer::ReadStep() {
   const auto sequence = static_cast<size_t>(options_.model.sequence);
   for (size_t offset = 0; offset < inputs.size(); offset += sequence) {
     const uint64_t window = order_.WindowAt(state_.data_position++);
-    SPILLWAY_HF_RETURN_IF_ERROR(train_data_->Read(window, inputs.subspan(offset, sequence),
-                                                  targets.subspan(offset, sequence)));
+    SPILLWAY_RETURN_IF_ERROR(train_data_->Read(window, inputs.subspan(offset, sequence),
+                                               targets.subspan(offset, sequence)));
   }
   return absl::OkStatus();
 }
@@ -382,11 +382,11 @@ absl::Status Trainer::CommitTo(Engine* other) {
     const auto read = [this, tensor, tile_bytes = spec.tile_bytes(0)](
                           uint64_t offset_bytes, std::span<std::byte> out) -> absl::Status {
       const TileRef tile = {tensor, offset_bytes / tile_bytes};
-      SPILLWAY_HF_ASSIGN_OR_RETURN(const Lease lease, engine_->AcquireHost(tile, Access::kRead));
+      SPILLWAY_ASSIGN_OR_RETURN(const Lease lease, engine_->AcquireHost(tile, Access::kRead));
       std::memcpy(out.data(), lease.data() + offset_bytes % tile_bytes, out.size());
       return absl::OkStatus();
     };
-    SPILLWAY_HF_RETURN_IF_ERROR(other->Register(spec, read).status());
+    SPILLWAY_RETURN_IF_ERROR(other->Register(spec, read).status());
   }
   state_.loss_scale = scaler_.state();
   return other->Commit(SerializeTrainState(state_));
@@ -402,7 +402,7 @@ absl::Status Trainer::CheckReadable() {
     for (uint64_t tile = 0; tile < num_tiles; ++tile) {
       // The first lease after a failed write reports that write, so a lease is tried twice.
       if (engine_->AcquireHost({tensor, tile}, Access::kRead).ok()) continue;
-      SPILLWAY_HF_RETURN_IF_ERROR(engine_->AcquireHost({tensor, tile}, Access::kRead).status());
+      SPILLWAY_RETURN_IF_ERROR(engine_->AcquireHost({tensor, tile}, Access::kRead).status());
     }
   }
   may_be_unreadable_ = false;
@@ -411,11 +411,11 @@ absl::Status Trainer::CheckReadable() {
 
 absl::Status Trainer::Commit() {
   if (!options_.durable || committed_step_ == state_.step) return absl::OkStatus();
-  SPILLWAY_HF_RETURN_IF_ERROR(CheckReadable());
+  SPILLWAY_RETURN_IF_ERROR(CheckReadable());
   counted_.reset();
   state_.loss_scale = scaler_.state();
   const auto begin_ns = NowNs();
-  SPILLWAY_HF_RETURN_IF_ERROR(engine_->Commit(SerializeTrainState(state_)));
+  SPILLWAY_RETURN_IF_ERROR(engine_->Commit(SerializeTrainState(state_)));
   committed_step_ = state_.step;
   const int64_t elapsed_ns = NowNs() - begin_ns;
   ++commits_;

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "src/base/status_macros.h"
 #include "tools/hf/model_folder.h"
 #include "tools/hf/safetensors_header.h"
-#include "tools/hf/status_macros.h"
 #include "tools/hf/strict_json.h"
 #include "tools/trainer/parameters.h"
 #include "xxhash.h"
@@ -91,8 +91,8 @@ absl::Status CheckTiedHead(const hf::ModelFolder& folder, const std::vector<int6
     const uint64_t count = std::min(elements - first, kPieceElements);
     const std::span<float> of_embedding = std::span(embedding).first(count);
     const std::span<float> of_head = std::span(head).first(count);
-    SPILLWAY_HF_RETURN_IF_ERROR(folder.Read(kEmbedding, first, of_embedding));
-    SPILLWAY_HF_RETURN_IF_ERROR(folder.Read(kHead, first, of_head));
+    SPILLWAY_RETURN_IF_ERROR(folder.Read(kEmbedding, first, of_embedding));
+    SPILLWAY_RETURN_IF_ERROR(folder.Read(kHead, first, of_head));
     if (std::memcmp(of_embedding.data(), of_head.data(), of_head.size_bytes()) != 0) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "tie_word_embeddings is true but %s differs from %s; set it to false in config.json",
@@ -105,11 +105,11 @@ absl::Status CheckTiedHead(const hf::ModelFolder& folder, const std::vector<int6
 absl::Status CheckTensors(const hf::ModelFolder& folder, const hf::ModelConfig& config) {
   std::set<std::string> expected;
   for (const ParameterShape& parameter : ListParameters(config)) {
-    SPILLWAY_HF_RETURN_IF_ERROR(FindTensor(folder, parameter.name, parameter.shape).status());
+    SPILLWAY_RETURN_IF_ERROR(FindTensor(folder, parameter.name, parameter.shape).status());
     expected.insert(parameter.name);
   }
   if (config.tie_word_embeddings && folder.Find(kHead) != nullptr) {
-    SPILLWAY_HF_RETURN_IF_ERROR(
+    SPILLWAY_RETURN_IF_ERROR(
         FindTensor(folder, kHead, {config.vocab_size, config.hidden_size}).status());
     expected.insert(kHead);  // a copy of the embedding
   }
@@ -126,14 +126,14 @@ absl::Status CheckTensors(const hf::ModelFolder& folder, const hf::ModelConfig& 
 
 absl::StatusOr<WeightSource> OpenFolderWeights(const std::string& path,
                                                const hf::ModelConfig& config) {
-  SPILLWAY_HF_ASSIGN_OR_RETURN(const std::shared_ptr<const hf::ModelFolder> folder,
-                               hf::ModelFolder::Open(path));
-  SPILLWAY_HF_RETURN_IF_ERROR(CheckTensors(*folder, config));
+  SPILLWAY_ASSIGN_OR_RETURN(const std::shared_ptr<const hf::ModelFolder> folder,
+                            hf::ModelFolder::Open(path));
+  SPILLWAY_RETURN_IF_ERROR(CheckTensors(*folder, config));
   return [folder, is_tied = config.tie_word_embeddings](
              const std::string& name, const std::vector<int64_t>& shape) -> absl::StatusOr<Reader> {
-    SPILLWAY_HF_RETURN_IF_ERROR(FindTensor(*folder, name, shape).status());
+    SPILLWAY_RETURN_IF_ERROR(FindTensor(*folder, name, shape).status());
     if (is_tied && name == kEmbedding) {
-      SPILLWAY_HF_RETURN_IF_ERROR(CheckTiedHead(*folder, shape));
+      SPILLWAY_RETURN_IF_ERROR(CheckTiedHead(*folder, shape));
     }
     return [folder, name](uint64_t offset_bytes, std::span<std::byte> out) {
       return FillFloats(name, offset_bytes, out, [&](uint64_t first, std::span<float> floats) {

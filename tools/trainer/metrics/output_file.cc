@@ -15,7 +15,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
-#include "tools/hf/status_macros.h"
+#include "src/base/status_macros.h"
 
 namespace spillway::trainer {
 namespace {
@@ -100,9 +100,9 @@ absl::StatusOr<OutputFile> OutputFile::Open(const std::string& path, const Kind&
     return absl::UnavailableError(absl::StrFormat(
         "%s is being written by another process; give another name, or let that run end", path));
   }
-  if (!kind.grows) SPILLWAY_HF_RETURN_IF_ERROR(file.Beside().status());
+  if (!kind.grows) SPILLWAY_RETURN_IF_ERROR(file.Beside().status());
   if (was_made || !file.is_regular_ || if_other == IfOther::kReplace) return file;
-  SPILLWAY_HF_ASSIGN_OR_RETURN(const std::string begin, ReadBegin(fd, path));
+  SPILLWAY_ASSIGN_OR_RETURN(const std::string begin, ReadBegin(fd, path));
   if (IsOf(kind, begin)) return file;
   return absl::AlreadyExistsError(absl::StrFormat(
       "%s exists and is not %s; give another name, or --force to replace it", path, kind.name));
@@ -187,14 +187,13 @@ absl::StatusOr<OutputFile> OutputFile::Beside() const {
 
 absl::Status OutputFile::CopyFrom(const OutputFile& other) {
   std::string piece(size_t{1} << 20, '\0');
-  SPILLWAY_HF_RETURN_IF_ERROR(Cut(0));
+  SPILLWAY_RETURN_IF_ERROR(Cut(0));
   for (off_t at = 0;;) {
     const ssize_t got = pread(other.fd_, piece.data(), piece.size(), at);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return FileError(errno, "read", other.path_);
     if (got == 0) return absl::OkStatus();
-    SPILLWAY_HF_RETURN_IF_ERROR(
-        Append(std::string_view(piece).substr(0, static_cast<size_t>(got))));
+    SPILLWAY_RETURN_IF_ERROR(Append(std::string_view(piece).substr(0, static_cast<size_t>(got))));
     at += got;
   }
 }
@@ -212,7 +211,7 @@ absl::Status OutputFile::ReplaceWith(OutputFile beside) {
 }
 
 absl::Status OutputFile::Replace(std::string_view text) {
-  SPILLWAY_HF_ASSIGN_OR_RETURN(OutputFile beside, Beside());
+  SPILLWAY_ASSIGN_OR_RETURN(OutputFile beside, Beside());
   if (const absl::Status written = beside.Append(text); !written.ok()) {
     // The caller does not know the file beside, which is removed on return.
     return absl::Status(written.code(),

@@ -22,7 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
-#include "tools/hf/status_macros.h"
+#include "src/base/status_macros.h"
 
 namespace spillway::trainer {
 namespace {
@@ -211,7 +211,7 @@ class TraceWriter {
 
 absl::Status WriteTrace(OutputFile output, const Timeline& timeline,
                         const std::deque<StepRecord>& steps) {
-  SPILLWAY_HF_ASSIGN_OR_RETURN(OutputFile beside, output.Beside());
+  SPILLWAY_ASSIGN_OR_RETURN(OutputFile beside, output.Beside());
   const auto failure = [&](const char* operation) {
     return absl::UnavailableError(
         absl::StrFormat("%s %s: %s", operation, output.path(), std::strerror(errno)));
