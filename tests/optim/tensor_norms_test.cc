@@ -160,6 +160,7 @@ TEST(Norms, DependOnNeitherTilesNorThreads) {
       for (int64_t step = 1; step <= 2; ++step) {
         const Update update = {
             .parameter = number, .step = step, .learning_rate = 0.1, .weight_decay = 0.1};
+        CopyTiles(engine, tensors.gradient->tensor, Access::kDiscard, p.gradient.data());
         engine.uses.clear();
         ASSERT_TRUE((*optimizer)->Step({&update, 1}).ok());
         EXPECT_EQ(*(*optimizer)->Uses({&number, 1}), engine.uses);
