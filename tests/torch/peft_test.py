@@ -265,11 +265,8 @@ class CopiesTest(HfTest):
                 what()
         self.assertFalse((self.folder / "weights.safetensors").exists())
 
-    def test_an_address_is_not_implemented(self):
+    def test_a_storage_is_not_taken_for_one_of_another_tensor(self):
         weight = st.offload(tiny_llama(), st.open(None, device=DEVICE, report=False)).lm_head.weight
-        for kind in (NotImplementedError, spillway.FailedPrecondition, RuntimeError):
-            with self.assertRaisesRegex(kind, "has no address"):
-                weight.data_ptr()
         for what in (weight.untyped_storage, weight.storage):
             with self.assertRaises(spillway.FailedPrecondition) as caught:
                 what()

@@ -78,22 +78,9 @@ def _save_adapters(method: Callable[..., Any], model: Any, *args: Any, **kwargs:
     return method(**{**given, "state_dict": _in_memory(state_dict, picked)})
 
 
-def _merge(method: Callable[..., Any], tuner: Any, *args: Any, **kwargs: Any) -> Any:
-    """PEFT's merge_and_unload. By addresses alone it finds out whether embeddings are tied no longer, which the config must
-    say."""
-    model = method(tuner, *args, **kwargs)
-    if getattr(getattr(model, "config", None), "tie_word_embeddings", False) and hasattr(model, "get_output_embeddings"):
-        given, taken = (getattr(each, "weight", None) for each in (model.get_input_embeddings(), model.get_output_embeddings()))
-        in_engine = isinstance(given, EngineTensor) or isinstance(taken, EngineTensor)
-        if in_engine and given is not None and taken is not None and given is not taken:
-            model.config.tie_word_embeddings = False
-    return model
-
-
 _METHODS: dict[str, tuple[str, dict[str, Callable[..., Any]]]] = {
     "transformers.modeling_utils": ("PreTrainedModel", {"save_pretrained": _save_model}),
     "peft.peft_model": ("PeftModel", {"save_pretrained": _save_adapters}),
-    "peft.tuners.tuners_utils": ("BaseTuner", {"merge_and_unload": _merge}),
     "accelerate.accelerator": ("Accelerator", {"save_state": _accelerate.save_state, "load_state": _accelerate.load_state,
                                                "save_model": _accelerate.save_model}),
 }
