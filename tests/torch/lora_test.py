@@ -87,7 +87,7 @@ def finetune(folder, store=None, order="adapters first", resume=False, kill_afte
               "adapters": {name: value.clone() for name, value in model.state_dict().items() if "lora_" in name}}
     merged = model.merge_and_unload()
     result["merged"] = {name: value.detach().clone() for name, value in merged.named_parameters()}
-    st.save_pretrained(merged, folder / "merged")
+    merged.save_pretrained(folder / "merged")
     del checkpoints
     if run is not None:
         run.close()
