@@ -136,7 +136,8 @@ TEST_P(MoverFaultTest, AFlippedBitThatStaysFailsTheLeaseOnTheDevice) {
   for (const StreamId on : {kNoStream, static_cast<StreamId>(stream->value)}) {
     for (const Access access : {Access::kRead, Access::kReadWrite}) {
       faulty_->Inject({.kind = Fault::Kind::kBitFlip, .op = io::IoOp::kRead, .count = 1000});
-      for (int failures = 0; failures < 2;) {
+      int failures = 0;
+      for (int attempt = 0; attempt < 100 && failures < 2; ++attempt) {
         ASSERT_EQ(mover_->Evict(0), absl::OkStatus());
         const auto lease = mover_->Acquire(0, Tier::kDevice, access, on);
         // A bit of the last page's unit that lies beyond the tile's end does no harm.
@@ -155,6 +156,7 @@ TEST_P(MoverFaultTest, AFlippedBitThatStaysFailsTheLeaseOnTheDevice) {
               << part << " in: " << lease.status();
         }
       }
+      ASSERT_EQ(failures, 2);
       faulty_->Clear();
       CheckAll(Tier::kDevice);
     }

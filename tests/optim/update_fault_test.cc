@@ -248,8 +248,8 @@ TEST_P(UpdateFaults, OtherLeasesGetNoDamagedBytes) {
     ASSERT_TRUE(UpdateAll().ok());
     EvictAll();
     machine_.disk->Inject({.kind = Fault::Kind::kBitFlip, .op = IoOp::kRead, .count = kAll});
-    const auto lost = engine().AcquireHost({moments(), 0}, access);
-    EXPECT_EQ(lost.status().code(), absl::StatusCode::kDataLoss) << lost.status();
+    const absl::Status lost = engine().AcquireHost({moments(), 0}, access).status();
+    EXPECT_EQ(lost.code(), absl::StatusCode::kDataLoss) << lost;
     machine_.disk->Clear();
     ExpectReference();
   }
@@ -268,8 +268,8 @@ TEST_P(UpdateFaults, TheDeviceGetsNoDamagedBytes) {
   ASSERT_TRUE(UpdateAll().ok());
   EvictAll();
   machine_.disk->Inject({.kind = Fault::Kind::kBitFlip, .op = IoOp::kRead, .count = kAll});
-  const auto lost = engine().Acquire({moments(), 0}, Access::kRead);
-  EXPECT_EQ(lost.status().code(), absl::StatusCode::kDataLoss) << lost.status();
+  const absl::Status lost = engine().Acquire({moments(), 0}, Access::kRead).status();
+  EXPECT_EQ(lost.code(), absl::StatusCode::kDataLoss) << lost;
   machine_.disk->Clear();
   ExpectReference();
 }
@@ -280,8 +280,8 @@ TEST_P(UpdateFaults, AStreamGetsNoBytesThatAreLost) {
     ASSERT_TRUE(stream.ok()) << stream.status();
     EvictAll();
     machine_.disk->Inject({.kind = Fault::Kind::kBitFlip, .op = IoOp::kRead, .count = kAll});
-    const auto lost = engine().Acquire({moments(), 0}, access, stream->get());
-    EXPECT_EQ(lost.status().code(), absl::StatusCode::kDataLoss) << lost.status();
+    const absl::Status lost = engine().Acquire({moments(), 0}, access, stream->get()).status();
+    EXPECT_EQ(lost.code(), absl::StatusCode::kDataLoss) << lost;
     machine_.disk->Clear();
     EXPECT_TRUE(engine().EndStep().ok()) << "the failure was reported once";
     ExpectReference();
