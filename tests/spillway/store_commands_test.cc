@@ -279,7 +279,7 @@ TEST_F(StoreCommands, DropAndTrimGiveTheSpaceBack) {
 }
 
 TEST_F(StoreCommands, ExportIsWhatTrainSaves) {
-  WriteFile(training_.model() + "/tokenizer.json", "{}");
+  WriteFile(training_.model() + "/tokenizer.json", R"({"model": {"vocab": {"a": 0}}})");
   const Ended saved =
       RunCommand(training_.TrainInStore(6) + Arguments{"--resume", "--save", training_ / "saved"});
   ASSERT_EQ(saved.exit_code, 0) << saved.err;

@@ -328,8 +328,6 @@ class OptimizerTest(TorchTest):
         with self.assertRaisesRegex(spillway.Unimplemented, "use state_dict"):
             import copy
             copy.deepcopy(optimizer)
-        with self.assertRaisesRegex(spillway.InvalidArgument, r"store is \['a', 'b'\]: a run's store is one folder"):
-            st.open(["a", "b"])
         run = st.open(self.store(), pinned="1MiB")
         with self.assertRaisesRegex(spillway.InvalidArgument, "pinned is the run's"):
             st.AdamW(make_params(), store=run, pinned="2MiB")
