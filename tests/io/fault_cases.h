@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "io/faulty_io_engine.h"
-#include "spillway/types.h"
+#include "spillway/engine.h"
 
 namespace spillway::io {
 
