@@ -115,9 +115,9 @@ class Mover final : private TransferThread::Listener {
   // every tile keeps its bytes. FailedPrecondition as for Commit.
   absl::Status Restore(const std::function<absl::Status(io::Store*)>& change);
   // Forgets tiles [first, first + count) for good: waits for their transfers in flight, invalidates
-  // every copy, and then calls `change`, which makes the store forget them. FailedPrecondition if
-  // one of them is leased.
-  absl::Status Forget(TileIndex first, TileIndex count,
+  // every copy, and then calls `change`, which makes the store forget them if they are not kept
+  // there. FailedPrecondition if one of them is leased.
+  absl::Status Forget(TileIndex first, TileIndex count, Stored stored,
                       const std::function<void(io::Store*)>& change);
   // FailedPrecondition as for Commit; the message names the leases that are held.
   absl::Status CheckNoLeases(std::string_view what);

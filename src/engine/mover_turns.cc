@@ -154,7 +154,7 @@ absl::Status Mover::Quiesce(std::string_view what) {
   return status;
 }
 
-absl::Status Mover::Forget(TileIndex first, TileIndex count,
+absl::Status Mover::Forget(TileIndex first, TileIndex count, Stored stored,
                            const std::function<void(io::Store*)>& change) {
   const base::Uninterrupted to_its_end;
   const Turn turn(this, Turn::Kind::kAlone);
@@ -165,7 +165,7 @@ absl::Status Mover::Forget(TileIndex first, TileIndex count,
     for (TileIndex tile = first; tile < first + count; ++tile) {
       while (leases.IsLeased(tile) && !leases.HasHolder(tile)) quiet_.Wait(&mu_);
     }
-    SPILLWAY_RETURN_IF_ERROR(pager_.Forget(first, count));
+    SPILLWAY_RETURN_IF_ERROR(pager_.Forget(first, count, stored));
     Dispatch();
     for (TileIndex tile = first; tile < first + count; ++tile)
       while (!pager_.pages()[tile].is_forgotten()) transfers_ended_.Wait(&mu_);

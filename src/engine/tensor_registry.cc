@@ -117,7 +117,8 @@ absl::StatusOr<TensorId> TensorRegistry::Make(const TensorSpec& spec, const Fill
   const absl::Cleanup forget = [&] {
     if (filled.ok()) return;
     base::MutexLock lock(&changes_mu_);
-    Forget(id).IgnoreError();  // fails only for a leased tile, and no other caller has a lease
+    // Fails only for a leased tile, and no other caller has a lease. What the store has, stays.
+    Forget(id, is_found ? Stored::kKept : Stored::kRemoved).IgnoreError();
   };
   filled = Reserve(id);
   if (filled.ok() && !is_found && fill) filled = Fill(id, fill);
@@ -212,18 +213,18 @@ absl::Status TensorRegistry::Unregister(TensorId id) {
 
 absl::Status TensorRegistry::Remove(TensorId id) {
   SPILLWAY_RETURN_IF_ERROR(IndexOf({id, 0}).status());
-  SPILLWAY_RETURN_IF_ERROR(Forget(id));
+  SPILLWAY_RETURN_IF_ERROR(Forget(id, Stored::kRemoved));
   Publish(Spec(id).name, std::nullopt);
   return absl::OkStatus();
 }
 
-absl::Status TensorRegistry::Forget(TensorId id) {
+absl::Status TensorRegistry::Forget(TensorId id, Stored stored) {
   Tensor& tensor = tensors_[id.value];
   const auto num_tiles = static_cast<TileIndex>(tensor.spec.num_tiles());
-  const auto remove = [&tensor](io::Store* store) {
-    if (store != nullptr) store->RemoveTensor(tensor.stored_as);
+  const auto remove = [&tensor, stored](io::Store* store) {
+    if (store != nullptr && stored == Stored::kRemoved) store->RemoveTensor(tensor.stored_as);
   };
-  SPILLWAY_RETURN_IF_ERROR(mover_->Forget(tensor.first_tile, num_tiles, remove));
+  SPILLWAY_RETURN_IF_ERROR(mover_->Forget(tensor.first_tile, num_tiles, stored, remove));
   tensor.state = Tensor::State::kGone;
   rests_.Remove(tensor.spec);
   return absl::OkStatus();

@@ -43,7 +43,8 @@ class TensorRegistry {
   // `fill` fills the tiles of a new tensor; if it is null, they are zeros. Waits while another
   // thread registers the name. InvalidArgument: the spec is invalid, or differs from that of the
   // tensor of this name. ResourceExhausted: the tensor does not fit where its role rests, or leases
-  // are in its way. If `fill` fails or throws, no tensor is left.
+  // are in its way. If `fill` fails or throws, no tensor is left. A tensor that the last commit has
+  // stays in the store if its frames cannot be taken.
   absl::StatusOr<TensorId> Register(const TensorSpec& spec, const FillTile& fill);
   // Unregisters a tensor. Its id is void afterwards, and the next commit does not have the tensor.
   // FailedPrecondition: a tile of it is leased.
@@ -92,7 +93,7 @@ class TensorRegistry {
   absl::Status Reserve(TensorId id);
   absl::Status Fill(TensorId id, const FillTile& fill);
   absl::Status Remove(TensorId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(changes_mu_);
-  absl::Status Forget(TensorId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(changes_mu_);
+  absl::Status Forget(TensorId id, Stored stored) ABSL_EXCLUSIVE_LOCKS_REQUIRED(changes_mu_);
 
   // Constant after Begin.
   Mover* mover_ = nullptr;

@@ -223,7 +223,7 @@ TEST_P(MoverFaultTest, ASnapshotWaitsForTheCommitOfAnotherThread) {
 
 TEST_P(MoverFaultTest, WhatIsForgottenCannotBeDiscardedOrEvicted) {
   ASSERT_TRUE(Put(0).ok());
-  ASSERT_TRUE(mover_->Forget(0, 1, [](io::Store*) {}).ok());
+  ASSERT_TRUE(mover_->Forget(0, 1, Stored::kRemoved, [](io::Store*) {}).ok());
   EXPECT_TRUE(absl::IsNotFound(mover_->Discard(0)));
   EXPECT_TRUE(absl::IsNotFound(mover_->Evict(0)));
 }

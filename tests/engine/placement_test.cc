@@ -7,7 +7,9 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 
@@ -435,6 +437,66 @@ TEST_P(Placed, TilesInTheWayOfANewTensorLeaveUnlessTheyAreLeased) {
   ASSERT_TRUE(made.ok()) << made.status();
   Pass(*made, Tier::kPinned, Access::kReadWrite, 0, 1);
   Pass(gradient, Tier::kPinned, Access::kRead, 7, 0);
+}
+
+// A tensor of the last commit that finds no room is not registered, and stays in the commits.
+TEST_P(Placed, WhatTheStoreHasStaysThoughLeasesAreInItsWay) {
+  pinned_bytes_ = 4 * kTileBytes;
+  const Placement placement = Place(Role::kMoment, Tier::kPinned);
+  EngineOptions options = Options(placement);
+  options.mode = OpenMode::kOpenOrCreate;
+  const auto open = [&] {
+    engine_.reset();
+    auto engine = engine::OpenWith(GetParam(), options);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    engine_ = *std::move(engine);
+  };
+  const auto fill = [](uint64_t, std::span<std::byte>) {
+    return absl::InternalError("the store has the bytes");
+  };
+  const auto moment = [&] {
+    return engine_->Register(
+        {.name = "moment", .shape = {2, kTileBytes / 4}, .role = Role::kMoment, .tile_rows = 1},
+        fill);
+  };
+  open();
+  ASSERT_FALSE(HasFatalFailure());
+  Pass(Register(Role::kMoment, 2), Tier::kPinned, Access::kReadWrite, 0, 9);
+  ASSERT_TRUE(engine_->Commit("moment").ok());
+  ASSERT_TRUE(engine_->Snapshot("moment").ok());
+  const auto refuse = [&] {
+    const TensorId gradient = Register(Role::kGradient, 3);
+    const auto first = engine_->AcquireHost({gradient, 0}, Access::kRead);
+    const auto second = engine_->AcquireHost({gradient, 1}, Access::kRead);
+    const auto third = engine_->AcquireHost({gradient, 2}, Access::kRead);
+    ASSERT_TRUE(first.ok() && second.ok() && third.ok());
+    const absl::Status refused = moment().status();
+    ASSERT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  };
+  const auto check = [&] {
+    const auto again = moment();
+    ASSERT_TRUE(again.ok()) << again.status();
+    Pass(*again, Tier::kPinned, Access::kRead, 9, 9);
+  };
+  open();  // registered again at once
+  refuse();
+  check();
+  ASSERT_FALSE(HasFatalFailure());
+  open();  // after a commit
+  refuse();
+  ASSERT_TRUE(engine_->Commit("refused").ok());
+  check();
+  ASSERT_FALSE(HasFatalFailure());
+  open();  // after the snapshot was restored
+  refuse();
+  ASSERT_TRUE(engine_->Restore("moment").ok());
+  EXPECT_EQ(Room(Role::kMoment, Tier::kNvme).now_bytes, 0u);
+  check();
+  EXPECT_EQ(Room(Role::kMoment, Tier::kNvme).now_bytes, 2 * kTileBytes);
+  ASSERT_TRUE(engine_->Commit("restored").ok());
+  ASSERT_FALSE(HasFatalFailure());
+  open();
+  check();
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, Placed,

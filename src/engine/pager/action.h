@@ -24,6 +24,10 @@ inline constexpr Ticket kNoTicket = 0;
 using StreamId = const void*;
 inline constexpr StreamId kNoStream = nullptr;
 
+// What becomes of the bytes that NVMe has of tiles that are forgotten for good. kKept: they were
+// there before the tiles, and are found again when their tensor is registered again.
+enum class Stored : uint8_t { kRemoved, kKept };
+
 // What the mover does next. When a transfer has ended, the mover calls Pager::TransferDone for its
 // tile. A kRunAgain is for no tile.
 struct Action {

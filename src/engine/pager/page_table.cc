@@ -186,7 +186,7 @@ void PageTable::Reset(const std::function<bool(TileIndex)>& is_stored) {
     page.queued = false;
     if (page.tile->transient && page.stored)
       actions_.push_back({.kind = Action::Kind::kForget, .tile = tile});
-    SetStored(tile, !page.tile->transient && is_stored(tile));
+    SetStored(tile, !page.tile->transient && !page.is_gone && is_stored(tile));
     SetZero(tile, !page.stored);
   }
   (void)failures_.TakeUnreported();  // the bytes that could not be written are not needed any more

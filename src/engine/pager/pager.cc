@@ -121,7 +121,7 @@ void Pager::EndDiscard(TileIndex tile) {
   if (pages_[tile].is_gone) room_.ReservedFrameGone();
 }
 
-absl::Status Pager::Forget(TileIndex first, TileIndex count) {
+absl::Status Pager::Forget(TileIndex first, TileIndex count, Stored stored) {
   for (TileIndex tile = first; tile < first + count; ++tile) {
     if (!pages_.leases().IsLeased(tile) && !jobs_.IsAwaited(tile)) continue;
     return absl::FailedPreconditionError(pages_.options().describe(tile) +
@@ -131,6 +131,7 @@ absl::Status Pager::Forget(TileIndex first, TileIndex count) {
   uses_.Clear();
   for (TileIndex tile = first; tile < first + count; ++tile) {
     pages_[tile].is_gone = true;
+    if (stored == Stored::kKept) pages_.SetStored(tile, false);
     pages_.Discard(tile);
     EndDiscard(tile);
   }

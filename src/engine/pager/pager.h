@@ -72,8 +72,8 @@ class Pager {
   // Discards tiles [first, first + count) for good, as when a tensor is unregistered: no caller may
   // request one again. Declared uses are forgotten, and a plan is abandoned. It has ended when
   // is_forgotten() is true for all pages. FailedPrecondition, without effect, if one of the tiles
-  // is leased or requested.
-  absl::Status Forget(TileIndex first, TileIndex count);
+  // is leased or requested. kKept: none of them was leased, so what NVMe has is all they have.
+  absl::Status Forget(TileIndex first, TileIndex count, Stored stored = Stored::kRemoved);
   // Writes every tile that belongs to a commit and is not stored on NVMe; ends with kGrant or
   // kFail.
   void Commit(Ticket ticket) { flush_.Begin(ticket); }
