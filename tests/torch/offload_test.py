@@ -282,8 +282,8 @@ class OffloadTest(TorchTest):
         def set_data(value):
             weight.data = value
 
-        if hasattr(torch._C, "_set_throw_on_mutable_data_ptr"):
-            with self.assertRaisesRegex(RuntimeError, "data pointer"):
+        if hasattr(torch._C, "_set_storage_data_ptr_access_error_msg"):
+            with self.assertRaisesRegex(RuntimeError, "bytes of a tensor in the engine"):
                 torch.utils.dlpack.to_dlpack(weight.detach())
         for what in (lambda: weight.detach().apply_(float),
                      lambda: weight.detach().map_(weight.detach(), max), lambda: copy.deepcopy(model.state_dict()), lambda: pickle.dumps(weight), weight.share_memory_,
@@ -307,6 +307,18 @@ class OffloadTest(TorchTest):
         self.assertEqual(weight.sum().item(), 2.0 * 200 * 32)
         with torch.inference_mode():
             self.assertEqual(weight.t()[0].sum().item(), 400.0)
+
+    def test_a_tensor_in_memory_cannot_share_the_bytes(self):
+        weight = st.offload(tiny_model(), self.run_of())[0].weight
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "would share the bytes of .*weights/0.weight"):
+            torch.ones(3).set_(weight.detach())
+        taker = torch.nn.Linear(32, 200)
+        if hasattr(torch._C, "_set_storage_data_ptr_access_error_msg"):
+            taker.weight.data = weight.data  # which PyTorch does without asking
+            for use in (taker.weight.clone, taker.weight.detach().numpy, taker.weight.data_ptr, taker.weight.detach().zero_,
+                        lambda: taker(torch.ones(32))):
+                with self.assertRaisesRegex(RuntimeError, r"bytes of a tensor in the engine: .*copy_"):
+                    use()
 
     def test_torch_distributed_is_given_copies(self):
         torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())

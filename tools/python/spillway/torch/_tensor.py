@@ -21,6 +21,8 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 
 _INSTEAD = ("spillway.torch.save_pretrained(model, folder) writes a model's weights to a file, and clone() makes a tensor in "
             "memory")
+_NO_POINTER = ("these are the bytes of a tensor in the engine: they have no address, and a tensor in memory cannot share them, as "
+               "by `a.data = b.data`. Copy the values (`a.data.copy_(b)`)")
 DTYPE_NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.uint8: "u8"}
 
 
@@ -126,9 +128,10 @@ class EngineTensor(torch.Tensor):
             stride = torch.empty(size, device="meta").stride()
         made = torch.Tensor._make_wrapper_subclass(EngineTensor, size, strides=stride, storage_offset=offset,
                                                    dtype=home.dtype, device=home.device.torch)
-        # PyTorch's own code, as of dlpack, would take address 0: with this, where PyTorch has it, it raises RuntimeError.
-        if hasattr(torch._C, "_set_throw_on_mutable_data_ptr"):
-            torch._C._set_throw_on_mutable_data_ptr(made)
+        # PyTorch's own code, as of dlpack, would take address 0, also in a tensor whose `.data` was set to this one: with this,
+        # where PyTorch has it, it raises RuntimeError.
+        if hasattr(torch._C, "_set_storage_data_ptr_access_error_msg"):
+            torch._C._set_storage_data_ptr_access_error_msg(torch.Tensor.untyped_storage(made)._cdata, _NO_POINTER)
         made._home, made._generation = home, home.generation
         return made
 
@@ -344,6 +347,14 @@ def is_one(factor: Any) -> bool:
     return isinstance(factor, (bool, int, float)) and factor == 1
 
 
+def _set(func: Any, args: Any, kwargs: Any) -> Any:
+    tensor, source = args[:2]
+    if not isinstance(tensor, EngineTensor) and isinstance(source, EngineTensor):
+        raise spillway.FailedPrecondition(f"{func}: a tensor in memory would share the bytes of {source!r}, which are there "
+                                          "only while an operation runs. Copy the values (copy_)")
+    return _run(func, args, kwargs)
+
+
 # --- Multiplications by 1, as of a clip that changes no gradient: nothing is leased or written ---
 
 
@@ -386,6 +397,7 @@ def _unscale(func: Any, args: Any, kwargs: Any) -> None:
 def _specials() -> dict[Any, Any]:
     aten = torch.ops.aten
     return {
+        aten.set_.source_Tensor: _set,
         aten.mul_.Tensor: _multiply,
         aten.mul_.Scalar: _multiply,
         aten._foreach_norm.Scalar: _each(_norm),
