@@ -320,6 +320,15 @@ class OffloadTest(TorchTest):
                 with self.assertRaisesRegex(RuntimeError, r"bytes of a tensor in the engine: .*copy_"):
                     use()
 
+    def test_a_parameter_that_left_the_engine_raises(self):
+        model = st.offload(tiny_model(), run := self.run_of())
+        optimizer = st.AdamW(model.parameters(), store=run)
+        self.addCleanup(torch.__future__.set_swap_module_params_on_conversion, False)
+        torch.__future__.set_swap_module_params_on_conversion(True)
+        model.load_state_dict(tiny_model().state_dict(), assign=True)
+        with self.assertRaisesRegex(spillway.FailedPrecondition, "has left the engine"):
+            train(model, optimizer, 1)
+
     def test_torch_distributed_is_given_copies(self):
         torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
         self.addCleanup(torch.distributed.destroy_process_group)

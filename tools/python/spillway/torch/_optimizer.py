@@ -537,8 +537,9 @@ class OffloadedOptimizer(StateDicts):
                 f"parameter {known.name} is {tuple(param.shape)}, {param.dtype} now, and was {tuple(known.shape)}, {known.dtype} "
                 "when the optimizer took it up: make the optimizer after the model's last change")
         if weight_of(self.run, param, known.name) != known.weight_id and known.has_state:
-            raise spillway.FailedPrecondition(f"parameter {known.name} has moved into the engine since the optimizer took it "
-                                              "up: make the optimizer after offload()")
+            where = "moved into" if isinstance(param, EngineTensor) else "left"
+            raise spillway.FailedPrecondition(f"parameter {known.name} has {where} the engine since the optimizer took it up: "
+                                              "make the optimizer after offload(), or after the model's last change")
         if not isinstance(param, EngineTensor):
             _state.address_of(param, f"parameter {known.name}")
 
