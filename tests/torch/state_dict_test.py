@@ -5,6 +5,7 @@ import contextlib
 import gc
 import io
 import json
+import math
 import os
 import pathlib
 import re
@@ -275,6 +276,18 @@ class StateDictTest(TorchTest):
         short = {"state": {0: {"step": 1, "exp_avg": torch.ones(7, 300)}}, "param_groups": wrong["param_groups"]}
         with self.assertRaisesRegex(spillway.InvalidArgument, "has no exp_avg_sq"):
             optimizer.load_state_dict(short)
+        for name, value, what in (
+                ("step", torch.tensor(math.nan), "step of .*0.1 is nan"), ("step", -1, "step of .* is -1"),
+                ("step", torch.ones(2), "a number of at least 0"), ("step", "3", "a number of at least 0"),
+                ("exp_avg", [1.0], "exp_avg of .*0.1 is a list"), ("exp_avg", None, "has no exp_avg"),
+                ("exp_avg", torch.ones(300).to_sparse(), "exp_avg of .*0.1 .* no address")):
+            bad = {index: dict(state, exp_avg=state["exp_avg"] + 1) for index, state in before.items()}
+            bad[1][name] = value
+            with self.subTest(name=name, value=value), self.assertRaisesRegex(spillway.InvalidArgument, what):
+                optimizer.load_state_dict({"state": bad, "param_groups": wrong["param_groups"]})
+        for state in (None, []):
+            with self.assertRaisesRegex(spillway.InvalidArgument, "should be a dict"):
+                optimizer.load_state_dict({"state": state, "param_groups": wrong["param_groups"]})
         after = optimizer.full_state_dict()["state"]
         for index in before:
             for name, value in before[index].items():

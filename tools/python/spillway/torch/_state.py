@@ -60,11 +60,9 @@ def rule_of_state(kind: str, moments: Sequence[str]) -> Rule:
 def address_of(tensor: torch.Tensor, what: str) -> int:
     """Returns the address of a tensor's first element; any number if it has no elements. Raises InvalidArgument, whose message
     begins with `what`, if the elements are not at an address, as those of a wrapper subclass or of a freed storage."""
-    address = tensor.data_ptr()
-    if tensor.numel() == 0:
-        return address
     try:
-        is_there = address != 0 and tensor.untyped_storage().data_ptr() != 0
+        address = tensor.data_ptr()
+        is_there = tensor.numel() == 0 or address != 0 and tensor.untyped_storage().data_ptr() != 0
     except RuntimeError:  # PyTorch refuses the address of such a storage
         is_there = False
     if not is_there:

@@ -7,6 +7,7 @@ import collections
 import contextlib
 import copy
 import json
+import math
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -185,6 +186,9 @@ class StateDicts(torch.optim.Optimizer):
             state_dict = state_dict if changed is None else changed
         if missing := [word for word in ("state", "param_groups") if word not in state_dict]:
             raise spillway.InvalidArgument(f"this is no optimizer's state dict: it has no {missing[0]}")
+        if not isinstance(state_dict["state"], Mapping):
+            raise spillway.InvalidArgument("this is no optimizer's state dict: its state is a "
+                                           f"{type(state_dict['state']).__name__}, and should be a dict")
         groups = copy.deepcopy(state_dict["param_groups"])
         for group in groups:
             for word, value in _LATER.items():
@@ -390,12 +394,20 @@ class StateDicts(torch.optim.Optimizer):
         return {positions[id]: of for id, of in state.items()}
 
     def _check_given(self, param: torch.Tensor, known: Known, given: dict[str, Any], moments: tuple[str, ...]) -> None:
-        """Raises InvalidArgument if the state that a dict gives a parameter is not of these moments, or not of its shape."""
+        """Raises InvalidArgument if the state that a dict gives a parameter is not of these moments, or not of its shape, or
+        not of a number of steps."""
+        step = given.get("step", 1)
+        is_number = isinstance(step, (int, float)) or isinstance(step, torch.Tensor) and step.numel() == 1
+        if not is_number or not 0 <= step < math.inf:
+            raise spillway.InvalidArgument(f"step of parameter {known.name} is {step}: it must be a number of at least 0")
         shapes = self._moment_shapes(param, known, moments)
         for name, shape in {**shapes, "master_weight": param.shape, "grad_var": param.shape}.items():
             # A rule whose momentum was 0 until then has no buffer.
-            if given and name not in given and name in shapes and name != "momentum_buffer":
+            if given and given.get(name) is None and name in shapes and name != "momentum_buffer":
                 raise spillway.InvalidArgument(f"the state dict has no {name} of parameter {known.name}")
+            if given.get(name) is not None and not isinstance(given[name], torch.Tensor):
+                raise spillway.InvalidArgument(f"{name} of parameter {known.name} is a {type(given[name]).__name__}, and "
+                                               "should be a tensor")
             if given.get(name) is not None and given[name].shape != shape:
                 raise spillway.InvalidArgument(f"{name} of parameter {known.name} has the shape {tuple(given[name].shape)}, "
                                                f"and should have {tuple(shape)}")
