@@ -45,8 +45,8 @@ class Report:
         """Prints, for the first parameter of the run, that its elements get another order in the engine."""
         if not self._has_reordered:
             say(f"parameter {name} is not row-major in memory (channels_last or transposed), and in the engine it is, as "
-                      "all parameters are: sums may be rounded otherwise than in training in memory. Training in memory gives the same "
-                      "bits after param.data = param.data.contiguous() for such parameters")
+                "all parameters are: sums may be rounded otherwise than in training in memory. Training in memory gives the same "
+                "bits after param.data = param.data.contiguous() for such parameters")
         self._has_reordered = True
 
     def count_step(self, optimizer: Any) -> None:

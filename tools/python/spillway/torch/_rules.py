@@ -36,8 +36,8 @@ class AdamW(OffloadedOptimizer):
     def __init__(self, params: Iterable[Any], lr: float | torch.Tensor = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 1e-2, amsgrad: bool = False, *, maximize: bool = False,
                  foreach: bool | None = None, capturable: bool = False, differentiable: bool = False,
-                 fused: bool | None = None, store: Run | Store = None, pinned: int | str | None = None, state_format: str = "fp32",
-                 gradients: str = "torch", update: str = "step", threads: int = 0):
+                 fused: bool | None = None, store: Run | Store = None, pinned: int | str | None = None,
+                 state_format: str = "fp32", gradients: str = "torch", update: str = "step", threads: int = 0):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad,
                     "maximize": maximize, "foreach": foreach, "capturable": capturable, "differentiable": differentiable,
                     "fused": fused}
@@ -153,8 +153,8 @@ class RMSprop(OffloadedOptimizer):
 
     def __init__(self, params: Iterable[Any], lr: float | torch.Tensor = 1e-2, alpha: float = 0.99, eps: float = 1e-8,
                  weight_decay: float = 0, momentum: float = 0, centered: bool = False, capturable: bool = False,
-                 foreach: bool | None = None, maximize: bool = False, differentiable: bool = False, *, store: Run | Store = None,
-                 pinned: int | str | None = None, state_format: str = "fp32", threads: int = 0):
+                 foreach: bool | None = None, maximize: bool = False, differentiable: bool = False, *,
+                 store: Run | Store = None, pinned: int | str | None = None, state_format: str = "fp32", threads: int = 0):
         defaults = {"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay, "momentum": momentum,
                     "centered": centered, "capturable": capturable, "foreach": foreach, "maximize": maximize,
                     "differentiable": differentiable}
@@ -176,8 +176,8 @@ class Adafactor(OffloadedOptimizer):
 
     def __init__(self, params: Iterable[Any], lr: float | torch.Tensor = 1e-2, beta2_decay: float = -0.8,
                  eps: tuple[float | None, float] = (None, 1e-3), d: float = 1.0, weight_decay: float = 0.0, *,
-                 foreach: bool | None = None, maximize: bool = False, store: Run | Store = None, pinned: int | str | None = None,
-                 threads: int = 0):
+                 foreach: bool | None = None, maximize: bool = False, store: Run | Store = None,
+                 pinned: int | str | None = None, threads: int = 0):
         defaults = {"lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d, "weight_decay": weight_decay,
                     "foreach": foreach, "maximize": maximize}
         super().__init__(params, defaults, store=store, pinned=pinned, state_format="fp32", threads=threads)
