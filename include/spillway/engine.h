@@ -197,7 +197,7 @@ class SPILLWAY_EXPORT Lease {
 
  private:
   friend class Engine;
-  friend class LeasingEngine;
+  friend class EngineImpl;
   Engine* engine_ = nullptr;
   std::byte* data_ = nullptr;
   uint64_t size_bytes_ = 0;

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The facade: checks the callers' arguments and passes tiles to the mover. TensorRegistry holds the
-// tensors, LeasingEngine takes leases, and engine_parts.cc makes the parts that the mover works
-// with.
+// The facade: checks the callers' arguments, and passes tiles and leases to the mover.
+// TensorRegistry holds the tensors, and engine_parts.cc makes the parts that the mover works with.
 
 #include "spillway/engine.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -14,29 +17,40 @@
 #include "io/make_io_engine.h"
 #include "io/store/store.h"
 #include "src/base/bytes.h"
+#include "src/base/forks.h"
 #include "src/base/mutex.h"
 #include "src/base/status_macros.h"
 #include "src/engine/engine_parts.h"
 #include "src/engine/engine_stream.h"
-#include "src/engine/leasing_engine.h"
 #include "src/engine/mover.h"
 #include "src/engine/resting_room.h"
+#include "src/engine/tensor_registry.h"
+#include "tiers/device_runtime.h"
 
 namespace spillway {
 namespace {
 
 using engine::EngineStream;
+using engine::Grant;
+using engine::kNoStream;
 using engine::Mover;
+using engine::StreamId;
 using engine::TileIndex;
 
 }  // namespace
 
-class EngineImpl final : public LeasingEngine {
+class EngineImpl final : public Engine {
  public:
   friend absl::StatusOr<std::unique_ptr<Engine>> engine::OpenEngine(EngineOptions,
                                                                     const engine::OpenChoices&);
   ~EngineImpl() override;
 
+  const TensorSpec& Spec(TensorId id) const override { return tensors_.Spec(id); }
+  absl::Status CheckTile(TileRef tile) const override { return Index(tile).status(); }
+  absl::Status CheckProcess() const override;
+  uint64_t page_bytes() const override { return page_bytes_; }
+  absl::StatusOr<Lease> Acquire(TileRef tile, Access access, Stream* stream) override;
+  absl::StatusOr<Lease> AcquireHost(TileRef tile, Access access) override;
   absl::StatusOr<TensorId> Register(const TensorSpec& spec, const Reader& reader) override;
   absl::Status Unregister(TensorId id) override;
   absl::Status ForgetName(std::string_view name) override;
@@ -64,11 +78,25 @@ class EngineImpl final : public LeasingEngine {
   EngineStats Stats() const override;
   Timeline TakeTimeline() override;
 
+ protected:
+  void EndLease(const Lease& lease) override;
+
  private:
+  absl::StatusOr<TileIndex> Index(TileRef tile) const;
+  // Leases a tile. REQUIRES: `index` is the tile's.
+  absl::StatusOr<Lease> TakeAt(TileIndex index, TileRef tile, Tier tier, Access access,
+                               Stream* stream);
   absl::Status CheckHasStore(std::string_view what) const;
   void Announce(std::string_view what);
+  engine::TransferThread& transfers() const { return mover_->transfers(); }
+
+  const base::ForkGuard process_;
+  const pid_t pid_ = getpid();
+  engine::TensorRegistry tensors_;
+  std::unique_ptr<Mover> mover_;  // its threads use this object, so the destructor ends it first
 
   // Constant after Open.
+  uint64_t page_bytes_ = 0;
   EngineOptions options_;
   bool has_store_ = false;
   std::string io_name_;
@@ -133,6 +161,70 @@ void EngineImpl::Announce(std::string_view what) {
     fallbacks_.emplace_back(what);
   }
   if (options_.announce) options_.announce(what);
+}
+
+absl::Status EngineImpl::CheckProcess() const {
+  if (!process_.is_forked()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "process ", getpid(), " was forked from process ", pid_,
+      ", which opened this engine: only that one can use it. Start processes that need an engine "
+      "without fork (Python: multiprocessing's 'spawn'), or open one there"));
+}
+
+// --- Leases ---
+
+absl::StatusOr<TileIndex> EngineImpl::Index(TileRef tile) const {
+  SPILLWAY_RETURN_IF_ERROR(CheckProcess());
+  return tensors_.IndexOf(tile);
+}
+
+absl::StatusOr<Lease> EngineImpl::Acquire(TileRef tile, Access access, Stream* stream) {
+  SPILLWAY_ASSIGN_OR_RETURN(const TileIndex index, Index(tile));
+  return TakeAt(index, tile, Tier::kDevice, access, stream);
+}
+
+absl::StatusOr<Lease> EngineImpl::AcquireHost(TileRef tile, Access access) {
+  SPILLWAY_ASSIGN_OR_RETURN(const TileIndex index, Index(tile));
+  return TakeAt(index, tile, Tier::kPinned, access, nullptr);
+}
+
+absl::StatusOr<Lease> EngineImpl::TakeAt(TileIndex index, TileRef tile, Tier tier, Access access,
+                                         Stream* stream) {
+  SPILLWAY_ASSIGN_OR_RETURN(const tiers::StreamHandle* const handle,
+                            EngineStream::HandleOf(stream, transfers().runtime()));
+  const StreamId on = handle != nullptr ? handle->value : kNoStream;
+  if (handle != nullptr) SPILLWAY_RETURN_IF_ERROR(transfers().runtime().CheckStream(*handle));
+  SPILLWAY_ASSIGN_OR_RETURN(Grant granted, mover_->Acquire(index, tier, access, on));
+  Lease lease;
+  lease.engine_ = this;
+  lease.data_ = granted.data;
+  lease.size_bytes_ = Spec(tile.tensor).tile_bytes(tile.tile);
+  lease.tile_ = tile;
+  lease.tier_ = tier;
+  lease.access_ = access;
+  lease.stream_ = stream;
+  if (granted.arrival.value != nullptr) {
+    tiers::DeviceRuntime& runtime = transfers().runtime();
+    const absl::Status status = runtime.Wait(*handle, granted.arrival);
+    runtime.DestroyEvent(granted.arrival);
+    if (!status.ok()) {
+      lease.Release(nullptr);  // nothing was launched with it
+      return status;
+    }
+  }
+  return lease;
+}
+
+void EngineImpl::EndLease(const Lease& lease) {
+  if (process_.is_forked()) return;
+  const auto handle = EngineStream::HandleOf(lease.stream_, transfers().runtime());
+  // This engine cannot track another engine's stream, so it waits for the stream here.
+  if (!handle.ok()) {
+    const absl::Status status = lease.stream_->Synchronize();
+    if (!status.ok()) transfers().NoteFailedWait(status);
+  }
+  mover_->EndLease(tensors_.FirstTile(lease.tile_.tensor) + lease.tile_.tile, lease.tier_,
+                   lease.access_, handle.ok() ? *handle : nullptr);
 }
 
 // --- Tensors ---
