@@ -123,6 +123,13 @@ FAULTS = (
         Check(SUITE, "release", tests="^pack_test$|^page_io_test$"),
         GTEST_FAILURE),
     Fault(
+        "page-not-compared", "a page that is read again is not compared with its checksum",
+        "io/store/page_io.cc",
+        "  if (checksum == record.checksum || checksums_ == Checksums::kNone) {\n",
+        "  if (checksum == record.checksum || checksums_ == Checksums::kNone || operation.pages[page].retried) {\n",
+        Check(SUITE, "release", tests="^page_io_test$|^damaged_store_test$"),
+        GTEST_FAILURE),
+    Fault(
         "unchecked-result", "a commit goes on after a sync that failed",
         "io/store/segment_files.cc",
         "    SPILLWAY_RETURN_IF_ERROR(SyncFile((*segment)->open->file));\n",
