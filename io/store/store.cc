@@ -58,13 +58,10 @@ StoreImpl::~StoreImpl() {
   catalog_.reset();
   if (!remove_files_ && options_.remove_if_empty) remove_files_ = IsEmpty();
   if (!remove_files_) return;
-  for (StoreFolder& folder : folders_) {
-    folder.Undo();
-    // An error cannot be reported here. The leftovers of a scratch store are removed by the next
-    // store that is made in these folders. If another store has taken their place, nothing is
-    // removed.
-    (void)folder.RemoveStoreFiles();
-  }
+  for (StoreFolder& folder : folders_) folder.Undo();
+  // An error cannot be reported here. The next store that is made in these folders removes what is
+  // left. If another store has taken their place, nothing is removed.
+  (void)RemoveEmptyStore(folders_, options_.scratch);
 }
 
 std::string StoreImpl::Names() const { return absl::StrJoin(options_.folders, ","); }

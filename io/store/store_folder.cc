@@ -37,8 +37,9 @@ constexpr char kWitnessName[] = "spillway-commit";
 constexpr char kCatalogName[] = "spillway-catalog.sqlite";
 constexpr char kSegmentPrefix[] = "spillway-segment-";
 constexpr char kNewSuffix[] = ".new";
-constexpr std::array<std::string_view, 6> kCatalogSuffixes = {"",         "-wal", "-shm",
-                                                              "-journal", ".new", ".new-journal"};
+// The catalog itself is last, so that no log of it is left alone.
+constexpr std::array<std::string_view, 6> kCatalogSuffixes = {"-wal",         "-shm", "-journal",
+                                                              ".new-journal", ".new", ""};
 constexpr size_t kMaxIdentityBytes = 4096;
 
 using base::View;
@@ -518,13 +519,26 @@ absl::Status StoreFolder::RemoveFile(const std::string& path) const {
 }
 
 absl::Status StoreFolder::RemoveStoreFiles() {
+  SPILLWAY_RETURN_IF_ERROR(RemoveData());
+  SPILLWAY_RETURN_IF_ERROR(RemoveCatalog());
+  return RemoveIdentity();  // it outlasts the files that it vouches for
+}
+
+absl::Status StoreFolder::RemoveData() {
   SPILLWAY_ASSIGN_OR_RETURN(const std::vector<uint32_t> segments, ListSegments());
   for (uint32_t segment : segments) SPILLWAY_RETURN_IF_ERROR(RemoveFile(SegmentPath(segment)));
+  SPILLWAY_RETURN_IF_ERROR(RemoveFile(WitnessPath()));
+  return Sync();
+}
+
+absl::Status StoreFolder::RemoveCatalog() {
   for (std::string_view suffix : kCatalogSuffixes) {
     SPILLWAY_RETURN_IF_ERROR(RemoveFile(absl::StrCat(CatalogPath(), View(suffix))));
   }
-  SPILLWAY_RETURN_IF_ERROR(RemoveFile(WitnessPath()));
-  SPILLWAY_RETURN_IF_ERROR(Sync());  // the identity must outlast the files that it vouches for
+  return Sync();
+}
+
+absl::Status StoreFolder::RemoveIdentity() {
   SPILLWAY_RETURN_IF_ERROR(RemoveFile(absl::StrCat(File(kIdentityName), kNewSuffix)));
   SPILLWAY_RETURN_IF_ERROR(RemoveFile(File(kIdentityName)));
   made_lock_file_ = true;

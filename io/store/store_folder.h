@@ -97,6 +97,10 @@ class StoreFolder {
   // Removes every file of a store, the identity last. The lock stays held. From here on the lock
   // file counts as made by this object. Errors of RemoveFile.
   absl::Status RemoveStoreFiles();
+  // Its parts. Each is durable on return. Data is segment files and the witness.
+  absl::Status RemoveData();
+  absl::Status RemoveCatalog();
+  absl::Status RemoveIdentity();
   // Called when the store is open or made: the destructor then removes nothing. Undo reverts that.
   void Keep() { keep_ = true; }
   void Undo() { keep_ = false; }

@@ -248,11 +248,6 @@ absl::Status NoIdentity(const Folders& folders, const Identities& identities) {
   return NoStore(folders, "");
 }
 
-absl::Status RemoveLeftovers(Folders& folders) {
-  for (StoreFolder& folder : folders) SPILLWAY_RETURN_IF_ERROR(folder.RemoveStoreFiles());
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::string> RandomStoreId() {
   std::array<char, 16> bytes;
   if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
@@ -297,6 +292,17 @@ absl::StatusOr<std::unique_ptr<Catalog>> OpenCatalog(const StoreFolder& folder,
 }
 
 }  // namespace
+
+absl::Status RemoveEmptyStore(std::vector<StoreFolder>& folders, bool is_scratch) {
+  if (is_scratch) {
+    for (StoreFolder& folder : folders) SPILLWAY_RETURN_IF_ERROR(folder.RemoveStoreFiles());
+    return absl::OkStatus();
+  }
+  for (StoreFolder& folder : folders) SPILLWAY_RETURN_IF_ERROR(folder.RemoveData());
+  for (StoreFolder& folder : folders) SPILLWAY_RETURN_IF_ERROR(folder.RemoveIdentity());
+  for (StoreFolder& folder : folders) SPILLWAY_RETURN_IF_ERROR(folder.RemoveCatalog());
+  return absl::OkStatus();
+}
 
 absl::StatusOr<std::vector<StoreFolder>> OpenStoreFolders(const std::vector<std::string>& names) {
   const StoreOptions options{.folders = names, .create = false};
@@ -343,11 +349,13 @@ absl::StatusOr<OpenedStore> OpenOrMakeStore(const StoreOptions& options) {
   }
   if (found != Found::kStore) {
     if (!options.create) return NoStore(opened.folders, ": what lies there was never finished");
-    if (found != Found::kNothing) SPILLWAY_RETURN_IF_ERROR(RemoveLeftovers(opened.folders));
+    if (found != Found::kNothing) {
+      SPILLWAY_RETURN_IF_ERROR(RemoveEmptyStore(opened.folders, found == Found::kScratchLeftovers));
+    }
     if (absl::Status status = MakeStore(options, opened.folders); !status.ok()) {
       // The first error is the one to report. What cannot be removed is found as a leftover next
       // time.
-      (void)RemoveLeftovers(opened.folders);
+      (void)RemoveEmptyStore(opened.folders, options.scratch);
       return status;
     }
     opened.is_new = true;

@@ -31,6 +31,13 @@ struct OpenedStore {
 // made is removed again.
 absl::StatusOr<OpenedStore> OpenOrMakeStore(const StoreOptions& options);
 
+// Removes a scratch store, or a store without a commit. Wherever this is broken off, the next
+// opening finds the store or leftovers that it may remove. In a scratch store each folder's
+// identity is last, which says that its segments may go. Otherwise the first folder's identity goes
+// before the others', as it comes after them in a new store, and the catalog is last, which says
+// whose the others are.
+absl::Status RemoveEmptyStore(std::vector<StoreFolder>& folders, bool is_scratch);
+
 // Opens the folders of an existing store to look at it, without locking them. `names` are all of
 // them, in order. Any but the first may be lost (StoreFolder::Mode::kIfThere).
 absl::StatusOr<std::vector<StoreFolder>> OpenStoreFolders(const std::vector<std::string>& names);

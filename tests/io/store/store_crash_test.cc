@@ -159,6 +159,41 @@ TEST_P(StoreCrashTest, KilledAnywhereWhileMakingAStore) {
   std::cout << at - 2 << " points\n";
 }
 
+TEST_P(StoreCrashTest, KilledAnywhereWhileAnEmptyStoreIsRemoved) {
+  bool finished = false;
+  int at = 1;
+  for (; !finished; ++at) {
+    SCOPED_TRACE(at);
+    TempFolder folder(FastPlace());
+    const pid_t child = ::fork();
+    if (child == 0) {
+      NamingIoEngine io;
+      StoreOptions options = Options(folder);
+      options.remove_if_empty = true;
+      auto store = Store::Open(options, &io);
+      if (!store.ok()) ::_exit(1);
+      const absl::StatusOr<TensorIndex> tensor = (*store)->AddTensor({"w", "{}", kPages}, false);
+      for (uint64_t page = 0; page < kPages; ++page)  // so that both folders have segments
+        if (!WritePage(**store, io, *tensor, page, 1).ok()) ::_exit(1);
+      hook::Arm(GetParam(), at);
+      store->reset();
+      ::_exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    finished = WIFEXITED(status);
+    ASSERT_TRUE(finished ? WEXITSTATUS(status) == 0 : WTERMSIG(status) == SIGKILL) << status;
+    if (finished) {
+      EXPECT_FALSE(std::filesystem::exists(folder / "a"));
+      EXPECT_FALSE(std::filesystem::exists(folder / "b"));
+    }
+    ExpectReopens(folder, 0);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_GT(at, 10);
+  std::cout << at - 2 << " points\n";
+}
+
 TEST_P(StoreCrashTest, KilledAnywhereWhileCommitting) {
   TempFolder base(FastPlace());
   bool finished = false;
