@@ -11,6 +11,7 @@ import spillway
 import torch
 from spillway.torch._gathered import Gathered, Update
 from spillway.torch._known import Known
+from spillway.torch._shards import local_of
 from spillway.torch._used_gradient import UsedGradient
 
 
@@ -74,7 +75,7 @@ class UpdatesInBackward:
         self._check_unchanged(groups, known, values)
         _check_no_others(known, [param for group in groups for param in group["params"]])
         for param in known:  # after the checks, so that a step() that raised can be repeated
-            if isinstance(param.grad, UsedGradient):
+            if isinstance(local_of(param.grad), UsedGradient):
                 param.grad = None
         if self._begun - self._ended:
             warnings.warn("spillway.torch: a backward that failed had updated some of the parameters. With update='backward' "
@@ -94,7 +95,7 @@ class UpdatesInBackward:
                     continue
                 version, then = self._made[param]
                 what = next((name for name, value in then.items() if value != now[name]), "")
-                if not isinstance(param.grad, UsedGradient):
+                if not isinstance(local_of(param.grad), UsedGradient):
                     what = "its gradient was dropped or replaced"
                 elif what:
                     what = f"{what} of its group was changed from {then[what]} to {now[what]}"
@@ -113,7 +114,7 @@ class UpdatesInBackward:
 def _check_no_others(known: Mapping[torch.Tensor, Known], in_groups: Iterable[torch.Tensor]) -> None:
     """Raises FailedPrecondition if a parameter has a gradient that no update used."""
     for param in in_groups:
-        if param in known and param.grad is not None and not isinstance(param.grad, UsedGradient):
+        if param in known and param.grad is not None and not isinstance(local_of(param.grad), UsedGradient):
             raise spillway.FailedPrecondition(
                 f"parameter {known[param].name} has a gradient that no backward gave, or was frozen when the optimizer took it "
                 "up, or its group was removed during the backward: with update='backward' nothing else is used. Set its "

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
+from spillway.torch._shards import local_of
 from spillway.torch._tensor import Home
 
 
@@ -20,13 +22,15 @@ class Known:
     """The record of a parameter that an optimizer has taken up."""
 
     def __init__(self, name: str, param: torch.Tensor):
+        local = local_of(param)
+        self.param: torch.Tensor | None = None  # while it has state: until then other code may replace and free it
         self.number: int | None = None  # of the parameter in the library's optimizer; None: it has no state
         self.ids: list[int] = []  # of its state in the engine
         self.weight_id: int | None = None  # of the weight in the engine; None: it lies in memory
         self.layout = Layout(0, ())  # of its state
         self.name = name
         self.first_name = name  # the gradient's: a load may change `name`
-        self.dtype, self.shape = param.dtype, param.shape
+        self.dtype, self.shape = local.dtype, local.shape
         self.version = 0  # autograd version of the weight after the optimizer last read or wrote it
         self.gradient: Home | None = None  # where the gradient lives in the engine; None: in memory
         self.hook: Any = None  # what runs when its gradient is there
@@ -41,9 +45,19 @@ class Known:
         return self.number is not None
 
     @property
+    def has_elements(self) -> bool:
+        """Whether this rank has elements of the parameter. Without, it never has state."""
+        return self.shape.numel() > 0
+
+    @property
     def has_masters(self) -> bool:
         """Whether the master weights are apart from the weight."""
         return self.dtype != torch.float32
+
+    def count_step(self, values: Mapping[str, float]) -> None:
+        """Records an update with these values of the parameter's group."""
+        self.step += 1
+        self.has_momentum |= bool(values.get("momentum"))
 
     def has(self, moments: tuple[str, ...]) -> bool:
         """Whether the state has these moments."""

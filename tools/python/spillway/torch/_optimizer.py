@@ -11,7 +11,7 @@ from typing import Any
 import spillway
 import torch
 from spillway._folders import Store
-from spillway.torch import _state
+from spillway.torch import _ranks, _shards, _state
 from spillway.torch._backward import UpdatesInBackward
 from spillway.torch._grad_mode import without_gradients
 from spillway.torch._interrupts import later_interrupts
@@ -19,10 +19,12 @@ from spillway.torch._known import Known, Layout
 from spillway.torch._libraries import wrap
 from spillway.torch._offload import weight_of
 from spillway.torch._run import Run, as_run
+from spillway.torch._shards import gradient_of, like, local_of
 from spillway.torch._staging import is_apart, on_cpu, staged
 from spillway.torch._state_dicts import StateDicts
-from spillway.torch._tensor import EngineTensor, make_home
+from spillway.torch._tensor import EngineTensor, Home, make_home
 from spillway.torch._used_gradient import UsedGradient
+from torch.utils.weak import WeakIdKeyDictionary
 
 
 class OffloadedOptimizer(StateDicts):
@@ -30,10 +32,12 @@ class OffloadedOptimizer(StateDicts):
     as with any optimizer."""
 
     _kind = ""
+    _is_elementwise = True  # whether an element's update needs no other element, so that a shard can be updated by itself
 
+    @_ranks.names_rank
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any], *,
                  store: Run | Store, pinned: int | str | None, state_format: str,
-                 gradients: str = "torch", update: str = "step", threads: int = 0):
+                 gradients: str = "torch", update: str = "step", threads: int = 0, checkpoint: str | None = None):
         wrap()
         for word in ("lr", "weight_decay"):
             if isinstance(defaults[word], torch.Tensor) and defaults[word].numel() != 1:
@@ -47,7 +51,10 @@ class OffloadedOptimizer(StateDicts):
             raise spillway.InvalidArgument("update='backward' uses a gradient as soon as it is there: gradients='engine' "
                                            "would store it for nothing")
         self._gradients, self._update = gradients, update
-        self._known: dict[torch.Tensor, Known] = {}
+        self.checkpoint = checkpoint
+        self._known = WeakIdKeyDictionary()  # by parameter; a Known with state keeps its parameter
+        # Each group, with what was recorded of the parameter in each position.
+        self._places: list[tuple[dict[str, Any], list[Known]]] = []
         self.half_done = ""
         me = weakref.ref(self)
 
@@ -80,7 +87,7 @@ class OffloadedOptimizer(StateDicts):
         for known in self._known.values():
             if known.gradient is not None:
                 known.gradient.end()
-        self._known.clear()
+        self._known, self._places = WeakIdKeyDictionary(), []
         end()
         for name in ("_prefix", "_gradients_prefix"):
             self.run.give_up(getattr(self, name, ""))
@@ -106,9 +113,9 @@ class OffloadedOptimizer(StateDicts):
     # --- Parameters ---
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds a group as torch.optim does. Registers the state of its parameters, which begins with the weights' values. State
-        of a frozen parameter is registered when its first gradient arrives, after it was unfrozen. A parameter of a group
-        that was removed keeps its state, as in torch.optim."""
+        """Adds a group as torch.optim does. The state of a parameter is registered at its first step, and begins with the
+        weight's value then: until then other code may put another parameter in its place. A parameter of a group that was
+        removed keeps its state, as in torch.optim."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         known_before, hooks_before = set(self._known), len(self._hooks)
@@ -117,8 +124,8 @@ class OffloadedOptimizer(StateDicts):
             new = self._named(group)
             for param, name in new.items():
                 self._check_parameter(param, name)
-            for param, name in new.items():
-                self._register(param, name, self.moments_of(group))
+            added = {param: self._register(param, name) for param, name in new.items()}
+            self._places.append((group, [added.get(param) or self._known[param] for param in group["params"]]))
         except BaseException:
             self.param_groups.pop()
             for hook in self._hooks[hooks_before:]:
@@ -132,7 +139,8 @@ class OffloadedOptimizer(StateDicts):
         """Returns the names of a new group's parameters that are not known. Those without names of their own are called by
         the group's number, or by the next one whose names are free, as after a group was removed."""
         params, number = group["params"], len(self.param_groups) - 1
-        taken = {name for known in self._known.values() for name in (known.name, known.first_name)}
+        all_known = [*self._known.values(), *(known for _, there in self._places for known in there)]
+        taken = {name for known in all_known for name in (known.name, known.first_name)}
         while "param_names" not in group and any(f"{number}.{i}" in taken for i in range(len(params))):
             number += 1
         names: dict[torch.Tensor, str] = {}
@@ -164,57 +172,86 @@ class OffloadedOptimizer(StateDicts):
                 "decoupled_weight_decay=False, as in a state dict of torch.optim.Adam: AdamW of spillway.torch applies the "
                 "weight decay to the weight. Use spillway.torch.Adam")
 
+    def _take_up(self) -> list[torch.Tensor]:
+        """Takes up the parameters that other code has put in the places of others that have no state yet, as accelerate does
+        when it shards a model. Returns them."""
+        present = {id(group) for group in self.param_groups}
+        replaced: list[tuple[list[Known], int, torch.Tensor]] = []
+        for group, there in self._places:
+            if id(group) not in present or len(group["params"]) != len(there):
+                continue
+            replaced += [(there, position, param) for position, (param, known) in enumerate(zip(group["params"], there))
+                         if not known.has_state and param not in self._known and param.numel() > 0]
+        if not replaced:
+            return []
+        for there, position, param in replaced:
+            self._check_parameter(param, there[position].name)
+        gone = {there[position] for there, position, _ in replaced}
+        for param in [param for param, known in self._known.items() if known in gone]:
+            del self._known[param]
+        for known in gone:
+            self._forget(known)
+        for there, position, param in replaced:
+            there[position] = self._register(param, there[position].name)
+        return [param for _, _, param in replaced]
+
     def _check_parameter(self, param: torch.Tensor, name: str) -> None:
+        _shards.check(param, name)
+        if not self._is_elementwise and not _shards.is_whole(param):
+            raise spillway.Unimplemented(
+                f"parameter {name} is sharded over ranks, and {type(self).__name__} of spillway.torch needs sums over whole "
+                "parameters: use AdamW, Adam, SGD, RMSprop or Lion, or keep such parameters whole on every rank")
+        has_hook, hooks = self._has_hook(param), param._post_accumulate_grad_hooks
+        param = local_of(param)
         if param.dtype not in _state.DTYPES:
             raise spillway.InvalidArgument(f"parameter {name} is {param.dtype}: it must be float32, float16 or bfloat16")
-        if param.is_meta:
-            raise spillway.InvalidArgument(f"parameter {name} is on the meta device: give it values first")
+        # With ranks it may be replaced before the first step by one that has values, as by accelerate.
+        if param.is_meta and not _ranks.is_joined():
+            raise _is_meta(name)
         if param.is_sparse or param.layout != torch.strided:
             raise spillway.InvalidArgument(f"parameter {name} is sparse: it must be dense")
-        if not isinstance(param, EngineTensor):
+        if not isinstance(param, EngineTensor) and not param.is_meta:
             _state.address_of(param, f"parameter {name}")
         weight_of(self.run, param, name)
-        if self._has_hook(param) and param._post_accumulate_grad_hooks:
+        if has_hook and hooks:
             raise spillway.FailedPrecondition(f"parameter {name} has a hook already that runs when its gradient is there, as "
                                               "of another optimizer: remove that first, as by close()")
 
     def _has_hook(self, param: torch.Tensor) -> bool:
         return param.requires_grad and param.numel() > 0 and (self._gradients == "engine" or self._update == "backward")
 
-    def _register(self, param: torch.Tensor, name: str, moments: tuple[str, ...]) -> None:
+    def _register(self, param: torch.Tensor, name: str) -> Known:
+        known = Known(name, param)
         if param.numel() == 0:
-            return  # nothing to update
-        known = self._known[param] = Known(name, param)
-        if not param.requires_grad:
-            return
-        self._add_state(param, known, Layout(None, moments))
-        if not self._has_hook(param):
-            return
-        if self._gradients == "engine":
-            known.hook = param.register_post_accumulate_grad_hook(lambda of: _move_gradient(of, known))
-        else:
+            return known  # nothing to update
+        self._known[param] = known
+        if self._has_hook(param):
             me = weakref.ref(self)
 
-            def update_now(of: torch.Tensor) -> None:
+            def use_gradient(of: torch.Tensor) -> None:
                 optimizer = me()
-                if optimizer is not None:
+                if optimizer is not None and optimizer._gradients == "engine":
+                    optimizer._move_gradient(of, known)
+                elif optimizer is not None:
                     optimizer._update_now(of, known)
 
-            known.hook = param.register_post_accumulate_grad_hook(update_now)
-        self._hooks.append(known.hook)
+            known.hook = param.register_post_accumulate_grad_hook(use_gradient)
+            self._hooks.append(known.hook)
+        return known
 
     def _add_state(self, param: torch.Tensor, known: Known, layout: Layout) -> None:
-        weight_id = known.weight_id = weight_of(self.run, param, known.name)
+        local = local_of(param)
+        if local.is_meta:
+            raise _is_meta(known.name)
+        weight_id = known.weight_id = weight_of(self.run, local, known.name)
         self.run.has_changed()
-        if self._gradients == "engine" and known.gradient is None:
-            known.gradient = make_home(self.run, f"{self._gradients_prefix}/{known.first_name}", param, "gradient",
-                                       param.device, transient=True)
+        gradient = self._gradient_home(param, known) if self._gradients == "engine" else None
         rows = self._usual_rows(param) if layout.tile_rows is None else layout.tile_rows
         known.layout = Layout(rows, layout.moments)
         known.number = self._engine_state.add(
-            f"{self._prefix}/{known.name}", param if weight_id is not None else on_cpu(param), rows, layout.moments,
-            weight_id, known.gradient.id if known.gradient else None)
-        known.version = param._version
+            f"{self._prefix}/{known.name}", local if weight_id is not None else on_cpu(local), rows, layout.moments,
+            weight_id, gradient.id if gradient else None, gradient_dtype_of(param))
+        known.param, known.version = param, param._version
         known.ids = [tensor["id"] for tensor in self._engine_state.tensors(known.number)]
         self.ids += known.ids
         for id in known.ids:
@@ -236,7 +273,7 @@ class OffloadedOptimizer(StateDicts):
             self.ids.remove(id)
             with contextlib.suppress(spillway.Error):
                 self.run.engine.unregister(id)
-        known.number, known.ids, known.step, known.has_momentum = None, [], 0, False
+        known.number, known.ids, known.step, known.has_momentum, known.param = None, [], 0, False, None
 
     def _grow(self, param: torch.Tensor, known: Known, moments: tuple[str, ...]) -> None:
         """Gives the state of a parameter other moments, as when the momentum of its group was 0 and no longer is. What it has
@@ -264,8 +301,8 @@ class OffloadedOptimizer(StateDicts):
         for id in self.ids:
             self.run.engine.unregister(id)
         self.ids.clear()
-        for param, known in self._known.items():
-            known.number, known.ids, known.name = None, [], names.get(param, known.name)
+        for param, known in list(self._known.items()):
+            known.number, known.ids, known.param, known.name = None, [], None, names.get(param, known.name)
             if param not in layouts:
                 known.step, known.has_momentum = 0, False
         self._prefix, self._engine_state = prefix, _state.State(self.run.engine, *self._state_arguments)
@@ -314,7 +351,7 @@ class OffloadedOptimizer(StateDicts):
                               moments[param]) for param in names}
 
     def _usual_rows(self, param: torch.Tensor) -> int:
-        return _state.tile_rows_of(param.shape, self.run.pinned_bytes)
+        return _state.tile_rows_of(local_of(param).shape, self.run.pinned_bytes)
 
     def is_laid_out(self, layouts: Mapping[torch.Tensor, Layout]) -> bool:
         """Whether there is state of these parameters and of no others, in these layouts."""
@@ -331,7 +368,7 @@ class OffloadedOptimizer(StateDicts):
 
     def weight_ids(self) -> list[int]:
         """Returns the ids of the weights in the engine that this optimizer updates."""
-        return [param._home.id for param in self._known if isinstance(param, EngineTensor)]
+        return [local._home.id for local in map(local_of, self._known) if isinstance(local, EngineTensor)]
 
     def knows(self, param: torch.Tensor) -> bool:
         return param in self._known
@@ -339,12 +376,13 @@ class OffloadedOptimizer(StateDicts):
     def check_no_gradients(self) -> None:
         """Raises FailedPrecondition if a gradient in the engine waits for step()."""
         for param, known in self._known.items():
-            if known.gradient is not None and isinstance(param.grad, EngineTensor):
+            if known.gradient is not None and isinstance(local_of(param.grad), EngineTensor):
                 raise spillway.FailedPrecondition(f"parameter {known.name} has a gradient in the engine, which going back to a "
                                                   "commit would lose: call step() or zero_grad() before load_state_dict()")
 
     # --- Steps ---
 
+    @_ranks.names_rank
     @without_gradients
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates every parameter that has a gradient. With update="backward" it only ends the step."""
@@ -361,8 +399,10 @@ class OffloadedOptimizer(StateDicts):
             with torch.enable_grad():
                 loss = closure()
         found_inf, grad_scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
+        taken = set(self._take_up())
         if self._update == "backward":
             with later_interrupts():
+                self._update_taken(taken)
                 self._end_backward(found_inf)
                 self.run.report.count_step(self)
             return loss
@@ -380,6 +420,7 @@ class OffloadedOptimizer(StateDicts):
         if not set_to_none and (self._gradients == "engine" or self._update == "backward"):
             raise spillway.InvalidArgument("zero_grad(set_to_none=False): gradients in the engine, and those that backward "
                                            "has used, can only be dropped")
+        self._take_up()
         for known in self._known.values():
             self._in_backward.check_not_used(known)
         self.finish_updates()
@@ -391,8 +432,9 @@ class OffloadedOptimizer(StateDicts):
             self._do_now(given, scale)
 
     def _do_now(self, given: Sequence[tuple[dict[str, Any], torch.Tensor, torch.Tensor]], scale: float) -> None:
-        self._check_whole()
+        self.check_whole()
         updates: list[dict[str, Any]] = []
+        without_elements: list[dict[str, Any]] = []
         rules: dict[tuple[int, bool], Any] = {}
         values: dict[int, dict[str, float]] = {}
         for group, param, gradient in given:
@@ -404,7 +446,12 @@ class OffloadedOptimizer(StateDicts):
                 raise spillway.FailedPrecondition(
                     f"a parameter of {tuple(param.shape)} was put into a group of the optimizer's, or had no elements when "
                     "it took it up, so it has no state: give it to add_param_group()")
-            self._check_weight(param, known)
+            local = local_of(param)
+            self._check_weight(local, known)
+            gradient = gradient_of(param, gradient)
+            if not known.has_elements:
+                without_elements.append({"param": param, "known": known, "values": values[id(group)]})
+                continue
             moments = self.moments_of(group)
             if not known.has_state:  # it was frozen, or a state dict without its state was loaded
                 with self._in_use():
@@ -421,12 +468,14 @@ class OffloadedOptimizer(StateDicts):
             updates.append({"parameter": known.number, "step": known.step + 1, "learning_rate": of_group["lr"],
                             "weight_decay": of_group["weight_decay"], "gradient_scale": scale,
                             "rule": rules[id(group), known.has_momentum],
-                            "weight_in": None if isinstance(param, EngineTensor) else param,
+                            "weight_in": None if isinstance(local, EngineTensor) else local,
                             "gradient_in": self._gradient(param, gradient, known), "known": known, "param": param,
                             "values": of_group})
         if updates:
             self._update_all(updates)
-        for update in updates:
+        for update in without_elements:
+            update["known"].count_step(update["values"])
+        for update in (*updates, *without_elements):
             # Autograd must see that the weight has changed.
             torch.autograd.graph.increment_version(update["param"])
             update["known"].version = update["param"]._version
@@ -449,8 +498,7 @@ class OffloadedOptimizer(StateDicts):
                         raise
                     for update in piece:
                         known, param = update["known"], update["param"]
-                        known.step += 1
-                        known.has_momentum |= bool(update["values"].get("momentum"))
+                        known.count_step(update["values"])
                         if known.gradient is not None:
                             known.gradient.generation += 1  # the update has discarded the values
                             param.grad = None
@@ -470,8 +518,8 @@ class OffloadedOptimizer(StateDicts):
         self._in_backward.check_not_used(known)
         with later_interrupts():  # until .grad says that the gradient was used
             gradient = param.grad
-            used = UsedGradient.of(param, gradient, known.name)
-            if is_apart(param):
+            used = like(param, UsedGradient.of(local_of(gradient), known.name))
+            if is_apart(local_of(param)):
                 param.grad = used
                 self._in_backward.gather(group, param, gradient)
             else:
@@ -486,6 +534,15 @@ class OffloadedOptimizer(StateDicts):
         except BaseException as error:  # the gradients of these updates are lost
             self.half_done = self.half_done or f"an update in backward failed ({error})"
             raise
+
+    def _update_taken(self, taken: set[torch.Tensor]) -> None:
+        """Updates parameters that were taken up after the backward that gave their gradients."""
+        given = [(group, param, param.grad) for group in self.param_groups for param in group["params"]
+                 if param in taken and param.grad is not None]
+        if given:
+            self._do(given, 1.0)
+        for _, param, _ in given:
+            param.grad = None
 
     def check_no_backward(self) -> None:
         """Raises FailedPrecondition within a backward if that updates parameters of this optimizer."""
@@ -513,14 +570,15 @@ class OffloadedOptimizer(StateDicts):
         return {name: float(value) for name, value in named.items()}
 
     def _gradient(self, param: torch.Tensor, gradient: torch.Tensor, known: Known) -> torch.Tensor | None:
-        """Returns the gradient if it lies in memory. If gradients are in the engine, moves it there if needed and returns
-        None."""
+        """Returns the gradient of this rank's part if it lies in memory. If gradients are in the engine, moves it there if needed
+        and returns None."""
         _check_dense(gradient, known)
-        if (gradient.dtype, gradient.shape) != (known.dtype, known.shape):
+        expected = gradient_dtype_of(param) or known.dtype
+        if (gradient.dtype, gradient.shape) != (expected, known.shape):
             raise spillway.InvalidArgument(
                 f"the gradient of parameter {known.name} is {tuple(gradient.shape)}, {gradient.dtype}, and the parameter "
                 f"was {tuple(known.shape)}, {known.dtype} when the optimizer took it up")
-        if known.gradient is None:
+        if self._gradients != "engine":
             if isinstance(gradient, EngineTensor):
                 raise spillway.FailedPrecondition(
                     f"the gradient of parameter {known.name} is in the engine, where another optimizer with gradients='engine' "
@@ -528,8 +586,36 @@ class OffloadedOptimizer(StateDicts):
                     "without gradients='engine'")
             _state.address_of(gradient, f"the gradient of parameter {known.name}")
             return gradient
-        _move_gradient(param, known)  # one that other code has assigned
+        self._move_gradient(param, known)  # one that other code has assigned
         return None
+
+    def _gradient_home(self, param: torch.Tensor, known: Known) -> Home:
+        """Returns where the gradient lives in the engine."""
+        if known.gradient is None:
+            local = local_of(param)
+            known.gradient = make_home(self.run, f"{self._gradients_prefix}/{known.first_name}", local, "gradient",
+                                       local.device, transient=True, dtype=gradient_dtype_of(param))
+        return known.gradient
+
+    @without_gradients
+    def _move_gradient(self, param: torch.Tensor, known: Known) -> None:
+        """Moves the gradient to the engine, where later backwards add to it."""
+        if param.grad is None or not known.has_elements:
+            return
+        home, grad = self._gradient_home(param, known), gradient_of(param, param.grad)
+        if isinstance(grad, EngineTensor) and grad._home is home:
+            if (grad.shape, grad.storage_offset()) == (home.shape, 0) and grad.is_contiguous():
+                return
+            grad = grad.clone(memory_format=torch.contiguous_format)  # other code has assigned a view of it
+        if param.grad.requires_grad:
+            raise spillway.FailedPrecondition(f"the gradient of parameter {known.name} has a graph (create_graph=True), which "
+                                              "gradients='engine' would lose")
+        _check_dense(grad, known)
+        home.generation += 1
+        values = grad.reshape(-1)
+        with self.run.leasing.operation(lambda stack: stack.enter_context(home.leased("discard"))) as memory:
+            memory.copy_(values)
+        param.grad = like(param, home.tensor())
 
     def _check_weight(self, param: torch.Tensor, known: Known) -> None:
         if (param.dtype, param.shape) != (known.dtype, known.shape):
@@ -547,11 +633,12 @@ class OffloadedOptimizer(StateDicts):
         """Copies a 16-bit weight that other code has written to its master weight."""
         if param._version == known.version or param.dtype == torch.float32 or self._format == "compact":
             return  # an fp32 weight is its own master weight; a weight with compact state holds most bits of it
-        if not isinstance(param, EngineTensor):
+        local = local_of(param)
+        if not isinstance(local, EngineTensor):
             return  # the update itself finds the elements that have changed
         # An element that equals its rounded master weight has not changed, as when a checkpoint's weights are loaded. Its
         # master weight stays.
-        weight = param.clone().cpu()
+        weight = local.clone().cpu()
         with self._in_use():
             self.run.has_changed()
             master = self._engine_state.masters(known.number)
@@ -597,23 +684,10 @@ def _check_dense(gradient: torch.Tensor, known: Known) -> None:
         raise spillway.InvalidArgument(f"the gradient of parameter {known.name} is sparse: it must be dense")
 
 
-@without_gradients
-def _move_gradient(param: torch.Tensor, known: Known) -> None:
-    """Moves the gradient to the engine, where later backwards add to it."""
-    if param.grad is None:
-        return
-    if isinstance(param.grad, EngineTensor) and param.grad._home is known.gradient:
-        grad = param.grad
-        if (grad.shape, grad.storage_offset()) == (known.gradient.shape, 0) and grad.is_contiguous():
-            return
-        param.grad = grad.clone(memory_format=torch.contiguous_format)  # other code has assigned a view of it
-    if param.grad.requires_grad:
-        raise spillway.FailedPrecondition(f"the gradient of parameter {known.name} has a graph (create_graph=True), which "
-                                          "gradients='engine' would lose")
-    _check_dense(param.grad, known)
-    known.gradient.generation += 1
-    values = param.grad.reshape(-1)
-    with known.gradient.run.leasing.operation(
-            lambda stack: stack.enter_context(known.gradient.leased("discard"))) as memory:
-        memory.copy_(values)
-    param.grad = known.gradient.tensor()
+def gradient_dtype_of(param: torch.Tensor) -> torch.dtype | None:
+    """Returns the dtype that a parameter's gradients have by its `grad_dtype`; None: the parameter's."""
+    return getattr(param, "grad_dtype", None)
+
+
+def _is_meta(name: str) -> spillway.InvalidArgument:
+    return spillway.InvalidArgument(f"parameter {name} is on the meta device: give it values first")

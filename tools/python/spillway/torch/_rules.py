@@ -18,9 +18,14 @@ class AdamW(OffloadedOptimizer):
 
     `store`: a folder, where a store is made or continued; a list of folders, one on each drive, in the same order each time; a
     Run of spillway.torch.open; None: state rests in memory only. The drives of a new store of several folders are measured
-    first (spillway.torch.open). `pinned`: bytes of memory that state may take while it streams through, as a number or a text
-    such as "2GiB"; None: 1 GiB with a store, no limit without. `state_format`: "fp32", "bf16", "8bit" or "compact" (for 16-bit
-    parameters). `threads`: how many threads update; 0: torch.get_num_threads().
+    first (spillway.torch.open). Of several ranks each needs a folder of its own, such as "nvme{local_rank}/run". `pinned`:
+    bytes of memory that state may take while it streams through, as a number or a text such as "2GiB"; None: 1 GiB with a
+    store, no limit without. `state_format`: "fp32", "bf16", "8bit" or "compact" (for 16-bit parameters). `threads`: how many
+    threads update; 0: torch.get_num_threads(). `checkpoint`: what state_dict() returns, "tensors" or "commit"; None: "tensors"
+    if a parameter is sharded over ranks, else "commit".
+
+    Parameters may be DTensors: each rank updates its shards. Gradients are of the dtype that `param.grad_dtype` sets: with
+    torch.float32, 16-bit shards train as fp32 shards of FSDP2 do.
 
     `gradients="engine"`: each gradient moves to the engine as soon as backward has made it, and is gone after step().
     Accumulation, clipping and GradScaler work as usual. `update="backward"`: each parameter is updated as soon as its
@@ -37,12 +42,13 @@ class AdamW(OffloadedOptimizer):
                  eps: float = 1e-8, weight_decay: float = 1e-2, amsgrad: bool = False, *, maximize: bool = False,
                  foreach: bool | None = None, capturable: bool = False, differentiable: bool = False,
                  fused: bool | None = None, store: Run | Store = None, pinned: int | str | None = None,
-                 state_format: str = "fp32", gradients: str = "torch", update: str = "step", threads: int = 0):
+                 state_format: str = "fp32", gradients: str = "torch", update: str = "step", threads: int = 0,
+                 checkpoint: str | None = None):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad,
                     "maximize": maximize, "foreach": foreach, "capturable": capturable, "differentiable": differentiable,
                     "fused": fused}
         super().__init__(params, defaults, store=store, pinned=pinned, state_format=state_format, gradients=gradients,
-                         update=update, threads=threads)
+                         update=update, threads=threads, checkpoint=checkpoint)
 
     def _constants(self, group: dict[str, Any]) -> dict[str, Any]:
         return {"beta1": group["betas"][0], "beta2": group["betas"][1], "epsilon": group["eps"],
@@ -71,9 +77,9 @@ class Lion(OffloadedOptimizer):
 
     def __init__(self, params: Iterable[Any], lr: float | torch.Tensor = 1e-4, betas: tuple[float, float] = (0.9, 0.99),
                  weight_decay: float = 0, *, maximize: bool = False, store: Run | Store = None, pinned: int | str | None = None,
-                 state_format: str = "fp32", threads: int = 0):
+                 state_format: str = "fp32", threads: int = 0, checkpoint: str | None = None):
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay, "maximize": maximize}, store=store,
-                         pinned=pinned, state_format=state_format, threads=threads)
+                         pinned=pinned, state_format=state_format, threads=threads, checkpoint=checkpoint)
 
     def _constants(self, group: dict[str, Any]) -> dict[str, Any]:
         return {"beta1": group["betas"][0], "beta2": group["betas"][1], "maximize": group["maximize"]}
@@ -86,12 +92,15 @@ class LAMB(OffloadedOptimizer):
     """LAMB (arXiv:1904.00962). Parameters of fewer than two dimensions are not scaled by the ratio of the norms."""
 
     _kind = "lamb"
+    _is_elementwise = False
 
     def __init__(self, params: Iterable[Any], lr: float | torch.Tensor = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-6, weight_decay: float = 0.01, *, maximize: bool = False, store: Run | Store = None,
-                 pinned: int | str | None = None, state_format: str = "fp32", threads: int = 0):
+                 pinned: int | str | None = None, state_format: str = "fp32", threads: int = 0,
+                 checkpoint: str | None = None):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
-        super().__init__(params, defaults, store=store, pinned=pinned, state_format=state_format, threads=threads)
+        super().__init__(params, defaults, store=store, pinned=pinned, state_format=state_format, threads=threads,
+                         checkpoint=checkpoint)
 
     def _constants(self, group: dict[str, Any]) -> dict[str, Any]:
         return {"beta1": group["betas"][0], "beta2": group["betas"][1], "epsilon": group["eps"], "maximize": group["maximize"]}
@@ -104,13 +113,16 @@ class LARS(OffloadedOptimizer):
     """LARS (arXiv:1708.03888). Parameters of fewer than two dimensions are not scaled by the ratio of the norms."""
 
     _kind = "lars"
+    _is_elementwise = False
 
     def __init__(self, params: Iterable[Any], lr: float | torch.Tensor = 1e-3, momentum: float = 0.9, weight_decay: float = 0,
                  trust_coefficient: float = 1e-3, *, maximize: bool = False, store: Run | Store = None,
-                 pinned: int | str | None = None, state_format: str = "fp32", threads: int = 0):
+                 pinned: int | str | None = None, state_format: str = "fp32", threads: int = 0,
+                 checkpoint: str | None = None):
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust_coefficient": trust_coefficient,
                     "maximize": maximize}
-        super().__init__(params, defaults, store=store, pinned=pinned, state_format=state_format, threads=threads)
+        super().__init__(params, defaults, store=store, pinned=pinned, state_format=state_format, threads=threads,
+                         checkpoint=checkpoint)
 
     def _constants(self, group: dict[str, Any]) -> dict[str, Any]:
         return {"momentum": group["momentum"], "trust_coefficient": group["trust_coefficient"], "maximize": group["maximize"]}
@@ -128,14 +140,16 @@ class SGD(OffloadedOptimizer):
     def __init__(self, params: Iterable[Any], lr: float | torch.Tensor = 1e-3, momentum: float = 0, dampening: float = 0,
                  weight_decay: float = 0, nesterov: bool = False, *, maximize: bool = False, foreach: bool | None = None,
                  differentiable: bool = False, fused: bool | None = None, store: Run | Store = None,
-                 pinned: int | str | None = None, state_format: str = "fp32", threads: int = 0):
+                 pinned: int | str | None = None, state_format: str = "fp32", threads: int = 0,
+                 checkpoint: str | None = None):
         if nesterov and (momentum <= 0 or dampening != 0):
             raise spillway.InvalidArgument(f"nesterov with momentum={momentum!r} and dampening={dampening!r}: Nesterov "
                                            "momentum requires a momentum and zero dampening")
         defaults = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay,
                     "nesterov": nesterov, "maximize": maximize, "foreach": foreach, "differentiable": differentiable,
                     "fused": fused}
-        super().__init__(params, defaults, store=store, pinned=pinned, state_format=state_format, threads=threads)
+        super().__init__(params, defaults, store=store, pinned=pinned, state_format=state_format, threads=threads,
+                         checkpoint=checkpoint)
 
     def _constants(self, group: dict[str, Any]) -> dict[str, Any]:
         return {"momentum": group["momentum"], "dampening": group["dampening"], "nesterov": group["nesterov"],
@@ -154,11 +168,13 @@ class RMSprop(OffloadedOptimizer):
     def __init__(self, params: Iterable[Any], lr: float | torch.Tensor = 1e-2, alpha: float = 0.99, eps: float = 1e-8,
                  weight_decay: float = 0, momentum: float = 0, centered: bool = False, capturable: bool = False,
                  foreach: bool | None = None, maximize: bool = False, differentiable: bool = False, *,
-                 store: Run | Store = None, pinned: int | str | None = None, state_format: str = "fp32", threads: int = 0):
+                 store: Run | Store = None, pinned: int | str | None = None, state_format: str = "fp32", threads: int = 0,
+                 checkpoint: str | None = None):
         defaults = {"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay, "momentum": momentum,
                     "centered": centered, "capturable": capturable, "foreach": foreach, "maximize": maximize,
                     "differentiable": differentiable}
-        super().__init__(params, defaults, store=store, pinned=pinned, state_format=state_format, threads=threads)
+        super().__init__(params, defaults, store=store, pinned=pinned, state_format=state_format, threads=threads,
+                         checkpoint=checkpoint)
 
     def _constants(self, group: dict[str, Any]) -> dict[str, Any]:
         return {"alpha": group["alpha"], "epsilon": group["eps"], "momentum": group["momentum"],
@@ -173,14 +189,16 @@ class Adafactor(OffloadedOptimizer):
     """torch.optim.Adafactor. Its state is always in fp32."""
 
     _kind = "adafactor"
+    _is_elementwise = False
 
     def __init__(self, params: Iterable[Any], lr: float | torch.Tensor = 1e-2, beta2_decay: float = -0.8,
                  eps: tuple[float | None, float] = (None, 1e-3), d: float = 1.0, weight_decay: float = 0.0, *,
                  foreach: bool | None = None, maximize: bool = False, store: Run | Store = None,
-                 pinned: int | str | None = None, threads: int = 0):
+                 pinned: int | str | None = None, threads: int = 0, checkpoint: str | None = None):
         defaults = {"lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d, "weight_decay": weight_decay,
                     "foreach": foreach, "maximize": maximize}
-        super().__init__(params, defaults, store=store, pinned=pinned, state_format="fp32", threads=threads)
+        super().__init__(params, defaults, store=store, pinned=pinned, state_format="fp32", threads=threads,
+                         checkpoint=checkpoint)
 
     def _constants(self, group: dict[str, Any]) -> dict[str, Any]:
         first = group["eps"][0] if group["eps"][0] is not None else torch.finfo(torch.float32).eps

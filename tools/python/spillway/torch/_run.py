@@ -18,6 +18,7 @@ import spillway
 import torch
 from spillway import _sizes
 from spillway._folders import Store, folders_of, named
+from spillway.torch import _ranks
 from spillway.torch._devices import Cpu, Gpu, device_of
 from spillway.torch._drives import open_engine
 from spillway.torch._leasing import Leasing
@@ -330,11 +331,13 @@ def _place_of(kept: dict[str, Any]) -> str:
     return kept["store"] if isinstance(kept["store"], str) else named(kept["store"])
 
 
+@_ranks.names_rank
 def open_run(store: Store = None, *, pinned: int | str | None = None, device: str | torch.device | None = None,
              device_memory: int | str | None = None, queue_depth: int | None = None, calibrate: str = "auto",
              report: bool = True) -> Run:
     """Opens a store for training, or makes it. `store`: a folder, or a list of folders, one on each drive, which must be given
-    in the same order each time. None: all tensors rest in pinned memory and are lost when the process ends.
+    in the same order each time. None: all tensors rest in pinned memory and are lost when the process ends. Of several ranks
+    each has a store of its own: `{rank}`, `{local_rank}` and `{node}` in a folder's name stand for this process' numbers.
 
     `pinned`: bytes of memory that the engine may take, such as "2GiB"; None: 1 GiB with a store, no limit without. An
     existing store continues at its last commit. `device`: where operations find weights, gradients and saved tensors that
@@ -343,10 +346,10 @@ def open_run(store: Store = None, *, pinned: int | str | None = None, device: st
     `calibrate`: when the drives are measured. "auto": those of a new store of several folders, because each drive gets bytes
     in proportion to its rates, and an equal share without them. That takes some 6 s for each drive and up to 512 MiB on it,
     with `pinned` of at least 16 MiB, once: the store keeps the rates, which lines on stderr give. "now": those of any store,
-    again. "off": none. `report`: whether two lines are printed on stderr, at the first step and at the end, with the memory
-    that is saved, and the seconds and bytes per step.
+    again. "off": none. `report`: whether two lines are printed on stderr, after the first step and at the end, with the memory
+    that is saved, and the seconds and bytes per step. Of several ranks the first prints them, with the sums over all.
     """
-    folders = folders_of(store)
+    folders = folders_of(_ranks.with_numbers(store))
     if pinned is None and folders:
         pinned = DEFAULT_PINNED
     pinned_bytes = _sizes.parse_size(pinned, "pinned")
@@ -355,8 +358,11 @@ def open_run(store: Store = None, *, pinned: int | str | None = None, device: st
         raise spillway.InvalidArgument("device_memory is of a GPU's: the run's device is the CPU (device=)")
     # State is updated in pinned memory. Without a GPU nothing is leased in the device tier, so it gets only 4 KiB.
     device_bytes = 4096 if on.type == "cpu" else _sizes.parse_size(device_memory or DEFAULT_DEVICE_MEMORY, "device_memory")
-    engine = open_engine(folders, calibrate, device="host" if on.type == "cpu" else str(on), device_bytes=device_bytes,
-                         pinned_bytes=pinned_bytes, queue_depth=queue_depth or 32)
+    try:
+        engine = open_engine(folders, calibrate, device="host" if on.type == "cpu" else str(on), device_bytes=device_bytes,
+                             pinned_bytes=pinned_bytes, queue_depth=queue_depth or 32)
+    except spillway.FailedPrecondition as error:
+        raise _ranks.of_its_own(store, error) from None
     return Run(engine, folders, pinned_bytes, on, report)
 
 

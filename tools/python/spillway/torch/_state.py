@@ -108,16 +108,17 @@ class State:
         return self._handle.get()
 
     def add(self, name: str, weight: torch.Tensor, tile_rows: int, moments: Sequence[str], weight_id: int | None = None,
-            gradient_id: int | None = None) -> int:
+            gradient_id: int | None = None, gradient_dtype: torch.dtype | None = None) -> int:
         """Registers the state of a weight, with these moments, and returns the parameter's number. The weight is contiguous and
         on the CPU, or is the engine's tensor `weight_id`. The state is new, as before any step, whatever the store has under
-        its names. Each update gives the gradient's address, unless the gradient is the engine's tensor `gradient_id`."""
+        its names. Each update gives the gradient's address, unless the gradient is the engine's tensor `gradient_id`. Without
+        a `gradient_dtype` the gradient is of the weight's dtype."""
         parameter = new(Parameter, library.spw_parameter_init)
         parameter.rule = ctypes.pointer(rule_of_state(self._kind, moments))
         parameter.is_fresh = 1
         parameter.name = text_of(name, "the name of a parameter")
         parameter.has_gradient = 1
-        parameter.weight.dtype = parameter.gradient.dtype = DTYPES[weight.dtype]
+        parameter.weight.dtype, parameter.gradient.dtype = DTYPES[weight.dtype], DTYPES[gradient_dtype or weight.dtype]
         # A placeholder address that no update uses: each update gives its own.
         parameter.weight.memory = parameter.gradient.memory = ctypes.addressof(parameter)
         if weight_id is None:

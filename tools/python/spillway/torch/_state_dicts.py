@@ -9,25 +9,30 @@ import copy
 import json
 import math
 import warnings
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
 import spillway
 import torch
-from spillway.torch import _state
+from spillway.torch import _ranks, _state
 from spillway.torch._backward import UpdatesInBackward
 from spillway.torch._grad_mode import without_gradients
 from spillway.torch._interrupts import later_interrupts
 from spillway.torch._known import Known, Layout
 from spillway.torch._libraries import wrap
 from spillway.torch._run import Run
+from spillway.torch._shards import is_sharded, like, local_of, part_of
 from spillway.torch._staging import on_cpu
+from spillway.torch._streamed import MASTER, entry, is_entry, is_own
 from spillway.torch._tensor import EngineTensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 _MINE = "spillway"  # the key that marks a state dict of spillway.torch
 # Options that groups of older state dicts do not have, with the values that they had. torch.optim adds the same.
 _LATER = {"amsgrad": False, "nesterov": False, "dampening": 0, "centered": False, "maximize": False, "foreach": None,
           "fused": None, "capturable": False, "differentiable": False}
+_NOT_LOADED = "a state dict was not loaded whole"  # why the state is of no one step
 # A state dict has this in place of each parameter's state. Without it torch.optim's Adam and AdamW would load the dict and
 # begin anew without a word; with it they raise.
 _ELSEWHERE = "the state is in the store that this state dict names: load the dict into an optimizer of spillway.torch"
@@ -36,13 +41,25 @@ _ELSEWHERE = "the state is in the store that this state dict names: load the dic
 class NoState(collections.defaultdict):
     """The `state` of an optimizer whose state rests in the engine: it has no items. Code that asks whether there is state, as
     torch.distributed.checkpoint does before it makes some by a step, that reads a parameter's, or that would change it, as
-    clear() does to begin anew, raises Unimplemented."""
+    clear() does to begin anew, raises Unimplemented. If the optimizer's checkpoints are of tensors, there is state, and a
+    parameter's is what state_dict() has of it."""
+
+    def __init__(self, optimizer: StateDicts):
+        super().__init__()
+        self._optimizer = weakref.ref(optimizer)
 
     def __bool__(self) -> bool:
-        raise self.error()
+        self._with_tensors()
+        return True
 
     def __missing__(self, key: Any) -> Any:
-        raise self.error()
+        return self._with_tensors().entries_of(key)
+
+    def _with_tensors(self) -> StateDicts:
+        optimizer = self._optimizer()
+        if optimizer is None or optimizer.checkpoint != "tensors":
+            raise self.error()
+        return optimizer
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise self.error()
@@ -50,12 +67,19 @@ class NoState(collections.defaultdict):
     # A dict's methods do not call each other.
     clear = pop = popitem = setdefault = update = __setitem__ = __delitem__ = __ior__ = _refuse
 
+    def __reduce__(self) -> Any:
+        return dict, ()
+
     @staticmethod
     def error() -> spillway.Unimplemented:
         return spillway.Unimplemented(
             "the state of an optimizer of spillway.torch rests in the engine, so its .state has none: call state_dict(), "
             "which names a commit, or full_state_dict(). To drop the state, call load_state_dict({'state': {}, "
-            "'param_groups': optimizer.state_dict()['param_groups']}). torch.distributed.checkpoint cannot save it")
+            "'param_groups': optimizer.state_dict()['param_groups']}). torch.distributed.checkpoint can save it with "
+            "checkpoint='tensors'")
+
+
+KINDS = ("tensors", "commit")
 
 
 class StateDicts(torch.optim.Optimizer):
@@ -67,9 +91,10 @@ class StateDicts(torch.optim.Optimizer):
     _kind: str
     _format: str
     _prefix: str
-    _known: dict[torch.Tensor, Known]
+    _known: WeakIdKeyDictionary  # a Known by parameter
     _engine_state: _state.State
     _no_state: NoState | None = None
+    _checkpoint: str | None
 
     @property
     def state(self) -> Any:
@@ -79,7 +104,25 @@ class StateDicts(torch.optim.Optimizer):
     def state(self, value: Any) -> None:
         if self._no_state is not None:
             raise NoState.error()
-        self._no_state = NoState()  # torch.optim's constructor has assigned an empty dict
+        self._no_state = NoState(self)  # torch.optim's constructor has assigned an empty dict
+
+    @property
+    def checkpoint(self) -> str:
+        """What state_dict() returns from now on. "tensors": torch.optim's dict, whose tensors are read from the store when they are
+        written, and written there when they are loaded, which is the default if a parameter is sharded over ranks. "commit": a
+        dict without tensors that names a commit of the store. None sets the default."""
+        default = "tensors" if any(map(is_sharded, self._params())) else "commit"
+        return self._checkpoint or default
+
+    @checkpoint.setter
+    def checkpoint(self, kind: str | None) -> None:
+        if kind is not None and kind not in KINDS:
+            raise spillway.InvalidArgument(f"checkpoint is {kind!r}: it must be one of {', '.join(KINDS)}, or None")
+        self._checkpoint = kind
+
+    def _take_up(self) -> list[torch.Tensor]:
+        """Takes up the parameters that other code has put in the places of others."""
+        raise NotImplementedError
 
     def _check_group(self, group: dict[str, Any]) -> None:
         raise NotImplementedError
@@ -100,6 +143,10 @@ class StateDicts(torch.optim.Optimizer):
         """Unregisters the state of a parameter."""
         raise NotImplementedError
 
+    def _grow(self, param: torch.Tensor, known: Known, moments: tuple[str, ...]) -> None:
+        """Gives the state of a parameter other moments. What it has stays."""
+        raise NotImplementedError
+
     def layouts_in(self, kept: dict[str, Any], prefix: str, names: dict[torch.Tensor, str],
                    usual: Mapping[torch.Tensor, tuple[str, ...]]) -> dict[torch.Tensor, Layout]:
         """Returns the layout of the state of each of these parameters that a commit has."""
@@ -113,7 +160,8 @@ class StateDicts(torch.optim.Optimizer):
         """Returns a context in which the library leases state: a commit or load of another thread waits until it is over."""
         return self.run.leasing.operation(lambda _: None)
 
-    def _check_whole(self) -> None:
+    def check_whole(self) -> None:
+        """Raises FailedPrecondition if parts of the state are of different steps, other than by a backward that updates."""
         if self.half_done:
             raise spillway.FailedPrecondition(f"part of the optimizer's state is of another step, since {self.half_done}: "
                                               "go back to a checkpoint, or make the optimizer anew")
@@ -124,7 +172,10 @@ class StateDicts(torch.optim.Optimizer):
         return not self.half_done and not self._in_backward.any_made
 
     def _check_of_one_step(self) -> None:
-        self._check_whole()
+        self.check_whole()
+        self._check_between_steps()
+
+    def _check_between_steps(self) -> None:
         if self._in_backward.any_made:
             raise spillway.FailedPrecondition(
                 "part of the optimizer's state is of another step, since the last backward has not ended, or step() was not "
@@ -134,29 +185,101 @@ class StateDicts(torch.optim.Optimizer):
         """Raises FailedPrecondition within a backward if that updates parameters of this optimizer."""
         raise NotImplementedError
 
+    @_ranks.names_rank
     def state_dict(self) -> dict[str, Any]:
-        """Commits, and returns a dict that names the commit, of plain types and without state; torch.optim's Adam and AdamW
+        """With checkpoint="tensors": returns torch.optim's state dict, and `master_weight` of 16-bit parameters. Its tensors are
+        DTensors where the parameters are, and their values stay in the store: torch.distributed.checkpoint reads one after
+        another. They are those of the moment in which they are read. What loads into them writes into the store, and
+        load_state_dict() with the same dict must follow. A step count and a zero are there of a parameter before its first
+        step. Only a centered RMSprop's values are in memory.
+
+        With checkpoint="commit": commits, and returns a dict that names the commit, of plain types and without state; torch.optim's Adam and AdamW
         raise if they are to load it. The commit is kept until this process, or one that has loaded a commit of the store,
         has made two newer ones, and as long as it is the last one that this optimizer has loaded. A line on stderr says when
         it is dropped. If the run has a Checkpoints, that decides. Without a store, or before the first step, nothing is
         committed. Raises FailedPrecondition within a backward that updates parameters, as when a signal's handler calls it
         there, and between such a backward and step(), also if the backward was broken off."""
         wrap()  # accelerate calls this before a checkpoint, if it was imported late
+        self._take_up()
         for hook in list(self._optimizer_state_dict_pre_hooks.values()):
             hook(self)
         self.run.check_no_backward()
         self.finish_updates()
+        state_dict = self._of_commit() if self.checkpoint == "commit" else self._of_tensors()
+        for hook in list(self._optimizer_state_dict_post_hooks.values()):
+            changed = hook(self, state_dict)
+            state_dict = state_dict if changed is None else changed
+        return state_dict
+
+    def _of_commit(self) -> dict[str, Any]:
         with self.run.leasing.none():  # the description and the commit are of the same step
             self._check_of_one_step()
             state_dict = _marked(self.described())
             state_dict[_MINE] |= copy.deepcopy(self.run.keep_commit())
         if self.run.store is None and self.run.has_stepped:
             warnings.warn("spillway.torch: the state of this optimizer is in memory alone, so a saved state_dict() cannot be "
-                          "loaded by another process: give it store='FOLDER', or save full_state_dict()", stacklevel=2)
-        for hook in list(self._optimizer_state_dict_post_hooks.values()):
-            changed = hook(self, state_dict)
-            state_dict = state_dict if changed is None else changed
+                          "loaded by another process: give it store='FOLDER', or save full_state_dict()", stacklevel=4)
         return state_dict
+
+    @without_gradients
+    def _of_tensors(self) -> dict[str, Any]:
+        self._check_between_steps()  # a dict into which a load was broken off can be loaded again
+        state = {index: self.entries_of(param) for index, param in enumerate(self._params())
+                 if param in self._known and (param.requires_grad or self._known[param].step > 0)}
+        return {"state": state, "param_groups": self._torch_groups()}
+
+    @without_gradients
+    def entries_of(self, param: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Returns what torch.optim has as the state of a parameter, as tensors that are read when they are used. Registers its
+        state, if it has none yet: torch.optim has it before the first step where torch.distributed.checkpoint loads it."""
+        self._take_up()
+        group = next((each for each in self.param_groups if any(param is other for other in each["params"])), None)
+        known = self._known.get(param)
+        if known is None or group is None:
+            raise spillway.InvalidArgument(f"a parameter of {tuple(param.shape)} is not the optimizer's, so that it has no state")
+        if known.has_elements and not known.has_state:
+            with self._in_use():
+                self._add_state(param, known, Layout(None, self.moments_of(group)))
+        entries = {} if self._kind == "sgd" else {"step": _step(known)}
+        moments = known.layout.moments if known.has_state else self.moments_of(group)
+        if "grad_var" in moments and known.has_elements:  # it is not torch.optim's, which is computed from two of ours
+            with self._in_use():
+                values = self._read_moments(param, known)
+            entries |= {name: like(param, value) for name, value in values.items() if name != "grad_var"}
+        else:
+            shapes = self._moment_shapes(param, known, moments)
+            entries |= {name: entry(self, param, known, name, shape) for name, shape in shapes.items()}
+        if known.has_masters:
+            entries[MASTER] = entry(self, param, known, MASTER, known.shape)
+        return entries
+
+    def read_entry(self, param: torch.Tensor, known: Known, name: str) -> torch.Tensor:
+        """Returns a moment, or the master weights, of a parameter in fp32, in memory."""
+        with self._in_use():
+            if name == MASTER:
+                return self._read_masters(param, known)
+            if (spec := self._spec_in_fp32(known, name)) is not None:
+                return self._engine_state.read(spec["id"], torch.float32, known.shape)
+            return self._read_moments(param, known)[name]
+
+    def write_entry(self, param: torch.Tensor, known: Known, name: str, values: torch.Tensor) -> None:
+        """Writes a moment, or the master weights, of a parameter. The state is of no one step then, until load_state_dict()."""
+        self.run.has_changed()
+        self.half_done = self.half_done or _NOT_LOADED
+        with self._in_use():
+            if name == MASTER:
+                self._write_masters(param, known, values)
+            elif (spec := self._spec_in_fp32(known, name)) is not None:
+                self._engine_state.write(spec["id"], values)
+            else:
+                self._write_moments(param, known, {**self._read_moments(param, known), name: values})
+
+    def _spec_in_fp32(self, known: Known, name: str) -> dict[str, Any] | None:
+        """Returns the name and id of the engine's tensor that holds a moment as it is; None: there is none."""
+        if self._format != "fp32":
+            return None
+        tensors = self._engine_state.tensors(known.number)
+        return next((each for each in tensors if each["name"].endswith(f"/{name}")), None)
 
     def described(self) -> dict[str, Any]:
         """Returns what state_dict() returns, except for what names the commit."""
@@ -167,7 +290,7 @@ class StateDicts(torch.optim.Optimizer):
         return {"state": {}, "param_groups": self._packed_groups(),
                 _MINE: {"rule": self._kind, "format": self._format, "name": self._prefix, "steps": steps,
                         "parameters": [self._known[param].name if param in self._known else "" for param in params],
-                        "momentum": momentum, "shapes": [list(param.shape) for param in params]}}
+                        "momentum": momentum, "shapes": [list(local_of(param).shape) for param in params]}}
 
     def _packed_groups(self) -> list[dict[str, Any]]:
         packed, first = [], 0
@@ -178,9 +301,16 @@ class StateDicts(torch.optim.Optimizer):
             packed.append(of)
         return packed
 
+    def _torch_groups(self) -> list[dict[str, Any]]:
+        """Returns the groups with what torch.optim's have."""
+        more = {"decoupled_weight_decay": self._kind == "adamw"} if self._kind in ("adamw", "adam") else {}
+        return [{**more, **group} for group in self._packed_groups()]
+
+    @_ranks.names_rank
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads a dict that state_dict() returned, which brings the store to that commit, or one of torch.optim's own, whose
-        tensors are written into the engine."""
+        tensors, whole or sharded in any way, are written into the engine."""
+        self._take_up()
         for hook in list(self._optimizer_load_state_dict_pre_hooks.values()):
             changed = hook(self, state_dict)
             state_dict = state_dict if changed is None else changed
@@ -235,10 +365,10 @@ class StateDicts(torch.optim.Optimizer):
                                            "otherwise: load it there, and save full_state_dict()")
         params = self._params()
         for param, shape in zip(params, mine["shapes"]):
-            if list(param.shape) != shape:
+            if list(local_of(param).shape) != shape:
                 name = self._known[param].name if param in self._known else "without elements"
-                raise spillway.InvalidArgument(f"parameter {name} has the shape {tuple(param.shape)}, and the state dict's has "
-                                               f"{tuple(shape)}")
+                raise spillway.InvalidArgument(f"parameter {name} has the shape {tuple(local_of(param).shape)}, and the state "
+                                               f"dict's has {tuple(shape)}")
         self.run.check(mine)
         names = {param: name for param, name in zip(params, mine["parameters"]) if param in self._known}
         steps = dict(zip(params, (step for group in mine["steps"] for step in group)))
@@ -248,24 +378,22 @@ class StateDicts(torch.optim.Optimizer):
         if is_renamed and self.run.store is None and not is_new:
             raise spillway.FailedPrecondition(f"the state dict is of another optimizer of this run ('{mine['name']}'), whose "
                                               "state is in memory alone: load it into that one, or save full_state_dict()")
+        there = {} if is_new else self.layouts_in(mine, mine["name"], names, usual)
+        # A frozen parameter has no state before its first step. Commits of earlier versions have it nevertheless.
+        layouts = {param: layout for param, layout in there.items() if param.requires_grad or steps[param] > 0}
         # After a load that failed, neither the run's commit nor the tiles tell what the state is.
-        if is_renamed or self.half_done or not self.run.is_at(mine):
+        is_laid_out = not self.half_done and self.is_laid_out(layouts)
+        if is_renamed or not is_laid_out or not self.run.is_at(mine):
             if not is_new:
                 self.run.check_nothing_waits()
             self.run.check_free(mine["name"], self)
             self.run.has_changed()
-            there: Mapping[torch.Tensor, Layout] = (
-                {param: Layout(None, usual[param]) for param in names} if is_new
-                else self.layouts_in(mine, mine["name"], names, usual))
-            # A frozen parameter has no state before its first step. Commits of earlier versions have it nevertheless.
-            layouts = {param: layout for param, layout in there.items() if param.requires_grad or steps[param] > 0}
-            is_laid_out = not is_new and not self.half_done and self.is_laid_out(layouts)
             # If the budget was another when it was saved.
-            is_recut = not is_new and any(layout.tile_rows != _state.tile_rows_of(param.shape, self.run.pinned_bytes)
+            is_recut = any(layout.tile_rows != _state.tile_rows_of(local_of(param).shape, self.run.pinned_bytes)
                                           for param, layout in layouts.items())
             if is_renamed or not is_laid_out:
-                self.half_done = "a state dict was not loaded whole"
-                for param in self._known.keys() - set(params):  # its group was removed; the dict may use its name
+                self.half_done = _NOT_LOADED
+                for param in set(self._known) - set(params):  # its group was removed; the dict may use its name
                     self._forget(self._known.pop(param))
                 self._begin_anew(mine["name"], names, layouts)
             if not is_new:
@@ -274,7 +402,7 @@ class StateDicts(torch.optim.Optimizer):
                 if is_recut:
                     self.run.recut(self)
                 for param in self._known:
-                    if isinstance(param, EngineTensor):  # autograd must see that it has changed
+                    if isinstance(local_of(param), EngineTensor):  # autograd must see that it has changed
                         torch.autograd.graph.increment_version(param)
         if not is_new:
             self.run.has_loaded(mine, mine["name"])
@@ -308,7 +436,7 @@ class StateDicts(torch.optim.Optimizer):
     def _read_moments(self, param: torch.Tensor, known: Known) -> dict[str, torch.Tensor]:
         """Returns the moments of a parameter in fp32, by torch.optim's names and by the library's, in torch.optim's order."""
         names = known.layout.moments
-        moments = {name: torch.empty(param.shape, dtype=torch.float32, device="cpu") for name in names}
+        moments = {name: torch.empty(known.shape, dtype=torch.float32, device="cpu") for name in names}
         self._engine_state.read_state(known.number, self._weight(param), None, list(moments.values()))
         if "grad_var" in moments:
             square = _square_of(moments["grad_var"], moments["grad_avg"])
@@ -320,7 +448,7 @@ class StateDicts(torch.optim.Optimizer):
         def value(name: str) -> torch.Tensor:
             given = moments.get(name)
             if given is None:
-                return torch.zeros(param.shape, dtype=torch.float32, device="cpu")
+                return torch.zeros(known.shape, dtype=torch.float32, device="cpu")
             return _fp32(given)
 
         held = {name: value(name) for name in known.layout.moments}
@@ -332,15 +460,16 @@ class StateDicts(torch.optim.Optimizer):
         self._engine_state.write_state(known.number, self._weight(param), None, list(held.values()))
 
     def _moment_shapes(self, param: torch.Tensor, known: Known, moments: tuple[str, ...]) -> dict[str, torch.Size]:
-        """Returns the shapes of these moments by torch.optim's names."""
-        return {"square_avg" if name == "grad_var" else name: param.shape for name in moments}
+        """Returns the shapes of this rank's parts of these moments by torch.optim's names."""
+        return {"square_avg" if name == "grad_var" else name: known.shape for name in moments}
 
     def _weight(self, param: torch.Tensor) -> torch.Tensor | None:
         """Returns a weight in memory that the library can read; None: the weight is in the engine."""
-        return None if isinstance(param, EngineTensor) else on_cpu(param)
+        local = local_of(param)
+        return None if isinstance(local, EngineTensor) else on_cpu(local)
 
     def _read_masters(self, param: torch.Tensor, known: Known) -> torch.Tensor:
-        masters = torch.empty(param.shape, dtype=torch.float32, device="cpu")
+        masters = torch.empty(known.shape, dtype=torch.float32, device="cpu")
         self._engine_state.read_state(known.number, self._weight(param), masters, [])
         return masters
 
@@ -350,34 +479,42 @@ class StateDicts(torch.optim.Optimizer):
         self._engine_state.write_state(known.number, weight, masters, [])
         if self._format != "compact":
             return
-        if weight is not None and weight.data_ptr() != param.data_ptr():
-            param.copy_(weight.view_as(param))
+        local = local_of(param)
+        if weight is not None and weight.data_ptr() != local.data_ptr():
+            local.copy_(weight.view_as(local))
         torch.autograd.graph.increment_version(param)
 
+    @_ranks.names_rank
     def full_state_dict(self) -> dict[str, Any]:
-        """Returns torch.optim's state dict: every moment as a tensor in memory, and `master_weight` of 16-bit parameters.
+        """Returns torch.optim's state dict: every moment as a tensor in memory, and `master_weight` of 16-bit parameters. Of a
+        parameter that is sharded over ranks they are sharded, too.
         Values that the state's format has rounded are returned as rounded. Raises FailedPrecondition if an update or a load has
         failed midway, within a backward that updates, or between that and step()."""
+        self._take_up()
         self.check_no_backward()
         self.finish_updates()
         self._check_of_one_step()
         state: dict[int, dict[str, torch.Tensor]] = {}
-        index = 0
-        for group in self.param_groups:
-            for param in group["params"]:
-                known = self._known.get(param)
-                if known is not None and known.step > 0:
-                    # torch.optim has steps in fp32, which has no odd numbers above 2^24.
-                    dtype = torch.float32 if known.step <= 2**24 else torch.float64
-                    state[index] = {"step": torch.tensor(known.step, dtype=dtype, device="cpu")}
-                    with self._in_use():
-                        state[index].update(self._read_moments(param, known))
-                        if self._kind == "sgd" and not known.has_momentum:
-                            state[index].pop("momentum_buffer", None)  # torch.optim begins it with the next gradient
-                        if param.dtype != torch.float32:
-                            state[index]["master_weight"] = self._read_masters(param, known)
-                index += 1
+        of_groups = [group for group in self.param_groups for _ in group["params"]]
+        for index, (param, group) in enumerate(zip(self._params(), of_groups)):
+            known = self._known.get(param)
+            if known is not None and known.step > 0:
+                values = self._in_memory(param, known, group)
+                state[index] = {"step": _step(known), **{name: like(param, value) for name, value in values.items()}}
         return {"state": state, "param_groups": self._packed_groups()}
+
+    def _in_memory(self, param: torch.Tensor, known: Known, group: dict[str, Any]) -> dict[str, torch.Tensor]:
+        """Returns this rank's parts of the moments, and of the master weights of a 16-bit parameter, in memory."""
+        if not known.has_elements:
+            shapes = self._moment_shapes(param, known, self.moments_of(group)) | ({MASTER: known.shape} if known.has_masters else {})
+            return {name: torch.empty(shape, dtype=torch.float32, device="cpu") for name, shape in shapes.items()}
+        with self._in_use():
+            values = self._read_moments(param, known)
+            if self._kind == "sgd" and not known.has_momentum:
+                values.pop("momentum_buffer", None)  # torch.optim begins it with the next gradient
+            if known.has_masters:
+                values[MASTER] = self._read_masters(param, known)
+        return values
 
     def _by_position(self, state: dict[Any, dict[str, Any]], groups: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
         """Returns the state of each parameter by its position among the optimizer's. The ids in the groups of the state dict,
@@ -394,14 +531,14 @@ class StateDicts(torch.optim.Optimizer):
         return {positions[id]: of for id, of in state.items()}
 
     def _check_given(self, param: torch.Tensor, known: Known, given: dict[str, Any], moments: tuple[str, ...]) -> None:
-        """Raises InvalidArgument if the state that a dict gives a parameter is not of these moments, or not of its shape, or
-        not of a number of steps."""
+        """Raises InvalidArgument if what a dict gives this rank of a parameter's state is not of these moments, or not of its
+        shape, or not of a number of steps."""
         step = given.get("step", 1)
         is_number = isinstance(step, (int, float)) or isinstance(step, torch.Tensor) and step.numel() == 1
         if not is_number or not 0 <= step < math.inf:
             raise spillway.InvalidArgument(f"step of parameter {known.name} is {step}: it must be a number of at least 0")
         shapes = self._moment_shapes(param, known, moments)
-        for name, shape in {**shapes, "master_weight": param.shape, "grad_var": param.shape}.items():
+        for name, shape in {**shapes, MASTER: known.shape, "grad_var": known.shape}.items():
             # A rule whose momentum was 0 until then has no buffer.
             if given and given.get(name) is None and name in shapes and name != "momentum_buffer":
                 raise spillway.InvalidArgument(f"the state dict has no {name} of parameter {known.name}")
@@ -411,7 +548,7 @@ class StateDicts(torch.optim.Optimizer):
             if given.get(name) is not None and given[name].shape != shape:
                 raise spillway.InvalidArgument(f"{name} of parameter {known.name} has the shape {tuple(given[name].shape)}, "
                                                f"and should have {tuple(shape)}")
-            if given.get(name) is not None:
+            if given.get(name) is not None and not is_entry(given[name]):
                 _state.address_of(given[name], f"{name} of parameter {known.name}")
 
     def _moments_in(self, group: dict[str, Any], given: dict[str, Any]) -> tuple[str, ...]:
@@ -426,11 +563,14 @@ class StateDicts(torch.optim.Optimizer):
         added: list[Known] = []
         try:
             for index, (param, group) in enumerate(zip(self._params(), of_groups)):  # all is checked before anything is written
-                known, given = self._known.get(param), state.get(index) or {}
-                if known is None or not (given or known.has_state):
+                known = self._known.get(param)
+                if known is None:
+                    continue
+                given = {name: part_of(param, value) for name, value in (state.get(index) or {}).items()}
+                if not (given or known.has_state):
                     continue
                 moments = self._moments_in(group, given)
-                if not known.has_state:
+                if known.has_elements and not known.has_state:
                     self._add_state(param, known, Layout(None, moments))
                     added.append(known)
                 self._check_given(param, known, given, self.moments_of(group))
@@ -440,19 +580,30 @@ class StateDicts(torch.optim.Optimizer):
                 self._drop_state(known)
             raise
         self.run.has_changed()
-        self.half_done = "a state dict was not loaded whole"
+        self.half_done = _NOT_LOADED
         for param, known, given, moments in found:
-            if not known.has(moments):
-                layout = Layout(known.layout.tile_rows, self.joined_moments(known.layout.moments, moments))
-                self._drop_state(known)
-                self._add_state(param, known, layout)
+            if known.has_elements:
+                self._load_one(param, known, given, moments)
             known.step = int(given.get("step", 1)) if given else 0  # torch.optim.SGD records none
             known.has_momentum = given.get("momentum_buffer") is not None
-            if param.dtype != torch.float32:
-                masters = given.get("master_weight")
-                self._write_masters(param, known, _fp32(param.clone() if masters is None else masters))
-            self._write_moments(param, known, given)
         self.run.has_stepped |= any(known.step > 0 for known in self._known.values())
+
+    def _load_one(self, param: torch.Tensor, known: Known, given: dict[str, Any], moments: tuple[str, ...]) -> None:
+        """Writes the state that a dict gives this rank of a parameter. Entries of this very state are written already."""
+        own = {name for name, value in given.items() if is_own(value, known, name)}
+        if not known.has(moments) and own:
+            self._grow(param, known, moments)
+        elif not known.has(moments):
+            layout = Layout(known.layout.tile_rows, self.joined_moments(known.layout.moments, moments))
+            self._drop_state(known)
+            self._add_state(param, known, layout)
+        if known.has_masters and MASTER not in own:
+            masters = given.get(MASTER)
+            self._write_masters(param, known, _fp32(local_of(param).clone() if masters is None else masters))
+        names = self._moment_shapes(param, known, known.layout.moments)
+        if not own >= set(names):
+            self._write_moments(param, known, {name: value.clone() if is_entry(value) else value
+                                               for name, value in given.items() if name in names or name == "grad_var"})
 
 
 def last_state_dict(run: Run, name: str = "optimizer") -> dict[str, Any]:
@@ -475,6 +626,11 @@ def _marked(state_dict: dict[str, Any]) -> dict[str, Any]:
     """Returns the state dict with a mark in place of the state of each parameter that has some."""
     steps = [step for group in state_dict[_MINE]["steps"] for step in group]
     return state_dict | {"state": {index: {_MINE: _ELSEWHERE} for index, step in enumerate(steps) if step > 0}}
+
+
+def _step(known: Known) -> torch.Tensor:
+    """Returns the number of steps as torch.optim has it: in fp32, which has no odd numbers above 2^24."""
+    return torch.tensor(known.step, dtype=torch.float32 if known.step <= 2**24 else torch.float64, device="cpu")
 
 
 def _square_of(variance: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:

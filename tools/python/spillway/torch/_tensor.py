@@ -29,12 +29,13 @@ DTYPE_NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16
 class Home:
     """The tensor of the engine, of one tile, where a tensor's bytes live."""
 
-    def __init__(self, run: Any, id: int, like: torch.Tensor, device: torch.device, name: str, transient: bool):
+    def __init__(self, run: Any, id: int, like: torch.Tensor, device: torch.device, name: str, transient: bool,
+                 dtype: torch.dtype | None = None):
         self.run = run
         self.device = run.leases_on(device, name)
         self.engine = run.engine
         self.id = id
-        self.dtype = like.dtype
+        self.dtype = dtype or like.dtype
         self.shape = like.shape
         self.numel = like.shape.numel()
         self.name = name
@@ -82,14 +83,15 @@ def _free_name(engine: spillway.Engine, name: str) -> str:
 
 
 def make_home(run: Any, name: str, like: torch.Tensor, role: str, device: torch.device, transient: bool = False,
-              data: torch.Tensor | None = None) -> Home:
-    """Registers a tensor with the values of `data`, whatever the last commit has under its name; without `data` it is zeros.
-    Operations find it on `device`. If a registered tensor has the name, a transient one gets a number after it. Raises
+              data: torch.Tensor | None = None, dtype: torch.dtype | None = None) -> Home:
+    """Registers a tensor of the shape of `like`, and of its dtype unless `dtype` is given, with the values of `data`, whatever
+    the last commit has under its name; without `data` it is zeros. Operations find it on `device`. If a registered tensor has the name, a transient one gets a number after it. Raises
     InvalidArgument if it is not transient then, or if the engine does not hold its dtype or the run has no such device."""
     run.leases_on(device, name)
     engine = run.engine
-    if like.dtype not in DTYPE_NAMES:
-        raise spillway.InvalidArgument(f"tensor {name} is {like.dtype}: the engine holds {', '.join(map(str, DTYPE_NAMES))}")
+    dtype = dtype or like.dtype
+    if dtype not in DTYPE_NAMES:
+        raise spillway.InvalidArgument(f"tensor {name} is {dtype}: the engine holds {', '.join(map(str, DTYPE_NAMES))}")
 
     def fill(_: int, out: memoryview) -> None:
         given = data.detach().cpu().contiguous().view(-1).view(torch.uint8)
@@ -103,9 +105,10 @@ def make_home(run: Any, name: str, like: torch.Tensor, role: str, device: torch.
     if data is not None:
         with contextlib.suppress(spillway.NotFound):
             engine.forget(name)
-    id = engine.register(name, DTYPE_NAMES[like.dtype], like.shape, role=role, transient=transient, data=fill if data is not None else None)
+    id = engine.register(name, DTYPE_NAMES[dtype], like.shape, role=role, transient=transient,
+                         data=fill if data is not None else None)
     run.report.holds(id)
-    return Home(run, id, like, device, name, transient)
+    return Home(run, id, like, device, name, transient, dtype)
 
 
 class EngineTensor(torch.Tensor):
@@ -121,13 +124,13 @@ class EngineTensor(torch.Tensor):
                                               "moves parameters there")
         return torch.nn.Parameter(data, requires_grad=requires_grad)
 
-    @staticmethod
-    def of(home: Home, size: Any, stride: Any = None, offset: int = 0) -> EngineTensor:
+    @classmethod
+    def of(cls, home: Any, size: Any, stride: Any = None, offset: int = 0) -> Any:
         size = torch.Size(size)
         if stride is None:
             stride = torch.empty(size, device="meta").stride()
-        made = torch.Tensor._make_wrapper_subclass(EngineTensor, size, strides=stride, storage_offset=offset,
-                                                   dtype=home.dtype, device=home.device.torch)
+        made = torch.Tensor._make_wrapper_subclass(cls, size, strides=stride, storage_offset=offset, dtype=home.dtype,
+                                                   device=home.device.torch)
         # PyTorch's own code, as of dlpack, would take address 0, also in a tensor whose `.data` was set to this one: with this,
         # where PyTorch has it, it raises RuntimeError.
         if hasattr(torch._C, "_set_storage_data_ptr_access_error_msg"):
@@ -136,7 +139,7 @@ class EngineTensor(torch.Tensor):
         return made
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
-        return f"EngineTensor({self._home.name!r}, size={tuple(self.shape)}, dtype={self.dtype})"
+        return f"{type(self).__name__}({self._home.name!r}, size={tuple(self.shape)}, dtype={self.dtype})"
 
     @property
     def data(self) -> torch.Tensor:
@@ -206,6 +209,9 @@ class EngineTensor(torch.Tensor):
             return special(func, args, kwargs)
         if _is_view(func):
             return _view(func, args, kwargs)
+        if func.namespace == "_c10d_functional" and not _written(func, args, kwargs):  # such as full_tensor() of a DTensor
+            return func(*tree_map_only(EngineTensor, torch.Tensor.clone, args),
+                        **tree_map_only(EngineTensor, torch.Tensor.clone, kwargs))
         if "c10d" in func.namespace:  # torch.distributed's work goes on when the operation, and so the lease, has ended
             raise spillway.Unimplemented(f"{func} on tensors in the engine: give torch.distributed a clone(), and copy its "
                                          "result back with copy_(). DistributedDataParallel broadcasts the weights when it is "
@@ -251,13 +257,13 @@ def _view(func: Any, args: Any, kwargs: Any) -> Any:
     if isinstance(made, torch.Tensor) and made.dtype != home.dtype:
         raise spillway.Unimplemented(f"{of!r} cannot be viewed as {made.dtype}")
 
-    def wrap(meta: torch.Tensor) -> EngineTensor:
+    def wrap(meta: torch.Tensor) -> Any:
         if not torch.is_inference_mode_enabled():
-            return EngineTensor.of(home, meta.size(), meta.stride(), meta.storage_offset())
+            return type(of).of(home, meta.size(), meta.stride(), meta.storage_offset())
         # In inference mode tensors have no versions. torch.inference_mode(False) enters this context in Python code, where
         # Ctrl-C would leave autograd off until the traceback is gone.
         with torch._C._InferenceMode(False):
-            return EngineTensor.of(home, meta.size(), meta.stride(), meta.storage_offset())
+            return type(of).of(home, meta.size(), meta.stride(), meta.storage_offset())
 
     return tree_map_only(torch.Tensor, wrap, made)
 

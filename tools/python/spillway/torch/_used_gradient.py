@@ -21,9 +21,8 @@ class UsedGradient(torch.Tensor):
     _norm: torch.Tensor
 
     @staticmethod
-    def of(parameter: torch.Tensor, gradient: torch.Tensor, name: str) -> UsedGradient:
-        made = torch.Tensor._make_wrapper_subclass(UsedGradient, parameter.size(), dtype=parameter.dtype,
-                                                   device=parameter.device)
+    def of(gradient: torch.Tensor, name: str) -> UsedGradient:
+        made = torch.Tensor._make_wrapper_subclass(UsedGradient, gradient.size(), dtype=gradient.dtype, device=gradient.device)
         made._name, made._norm = name, torch.linalg.vector_norm(gradient)
         return made
 
