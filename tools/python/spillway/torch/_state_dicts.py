@@ -86,6 +86,7 @@ class StateDicts(torch.optim.Optimizer):
     """The part of an OffloadedOptimizer that saves and loads its state."""
 
     run: Run
+    loaded: object = None  # stands for the state dict whose tensors were written last
     half_done: str  # why parts of the state are of different steps; empty: all of it is of one step
     _in_backward: UpdatesInBackward
     _kind: str
@@ -224,14 +225,16 @@ class StateDicts(torch.optim.Optimizer):
     @without_gradients
     def _of_tensors(self) -> dict[str, Any]:
         self._check_between_steps()  # a dict into which a load was broken off can be loaded again
-        state = {index: self.entries_of(param) for index, param in enumerate(self._params())
+        state_dict = object()
+        state = {index: self.entries_of(param, state_dict) for index, param in enumerate(self._params())
                  if param in self._known and (param.requires_grad or self._known[param].step > 0)}
         return {"state": state, "param_groups": self._torch_groups()}
 
     @without_gradients
-    def entries_of(self, param: torch.Tensor) -> dict[str, torch.Tensor]:
+    def entries_of(self, param: torch.Tensor, state_dict: object = None) -> dict[str, torch.Tensor]:
         """Returns what torch.optim has as the state of a parameter, as tensors that are read when they are used. Registers its
-        state, if it has none yet: torch.optim has it before the first step where torch.distributed.checkpoint loads it."""
+        state, if it has none yet: torch.optim has it before the first step where torch.distributed.checkpoint loads it.
+        `state_dict` stands for the dict that they are for: after a load that was broken off, they are read only in that one."""
         self._take_up()
         group = next((each for each in self.param_groups if any(param is other for other in each["params"])), None)
         known = self._known.get(param)
@@ -248,9 +251,9 @@ class StateDicts(torch.optim.Optimizer):
             entries |= {name: like(param, value) for name, value in values.items() if name != "grad_var"}
         else:
             shapes = self._moment_shapes(param, known, moments)
-            entries |= {name: entry(self, param, known, name, shape) for name, shape in shapes.items()}
+            entries |= {name: entry(self, param, known, name, shape, state_dict) for name, shape in shapes.items()}
         if known.has_masters:
-            entries[MASTER] = entry(self, param, known, MASTER, known.shape)
+            entries[MASTER] = entry(self, param, known, MASTER, known.shape, state_dict)
         return entries
 
     def read_entry(self, param: torch.Tensor, known: Known, name: str) -> torch.Tensor:

@@ -32,8 +32,9 @@ class StateHome:
     generation = 0
     dtype = torch.float32
 
-    def __init__(self, optimizer: Any, param: torch.Tensor, known: Known, name: str, shape: torch.Size):
-        self.optimizer, self.param, self.known, self.name = optimizer, param, known, name
+    def __init__(self, optimizer: Any, param: torch.Tensor, known: Known, name: str, shape: torch.Size, state_dict: object):
+        """`state_dict`: stands for the state dict that the tensor is made for."""
+        self.optimizer, self.param, self.known, self.name, self.state_dict = optimizer, param, known, name, state_dict
         self.run, self.engine = optimizer.run, optimizer.run.engine
         self.device = self.run.leases_on(torch.device("cpu"), name)
         self.shape, self.numel = shape, shape.numel()
@@ -45,7 +46,7 @@ class StateHome:
     @contextlib.contextmanager
     def leased(self, access: str) -> Iterator[torch.Tensor]:
         """Yields all elements as a flat tensor."""
-        if access == "read":
+        if access == "read" and self.optimizer.loaded is not self.state_dict:
             self.optimizer.check_whole()
         values = self.optimizer.read_entry(self.param, self.known, self.name).view(-1) if self.numel else torch.empty(0)
         yield values
@@ -56,6 +57,7 @@ class StateHome:
     def write(self, values: torch.Tensor) -> None:
         """Writes all elements, which are in memory, contiguous and in fp32."""
         if self.numel > 0:
+            self.optimizer.loaded = self.state_dict
             self.optimizer.write_entry(self.param, self.known, self.name, values.view(self.shape))
 
 
@@ -71,6 +73,10 @@ class StateTensor(EngineTensor):
 
     def numpy(self, **_: Any) -> Any:
         return self.clone().numpy()
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns a tensor in memory: code that sends tensors to other ranks calls this before."""
+        return self.clone().to(*args, **kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.clone().__reduce_ex__(protocol)
@@ -115,9 +121,9 @@ def _no_copy() -> spillway.Unimplemented:
                                   "another, or checkpoint='commit', whose state dict has no tensors")
 
 
-def entry(optimizer: Any, param: torch.Tensor, known: Known, name: str, shape: torch.Size) -> torch.Tensor:
+def entry(optimizer: Any, param: torch.Tensor, known: Known, name: str, shape: torch.Size, state_dict: object) -> torch.Tensor:
     """Returns a moment, or the master weights, of a parameter for a state dict: sharded as the parameter is."""
-    return like(param, StateHome(optimizer, param, known, name, shape).tensor())
+    return like(param, StateHome(optimizer, param, known, name, shape, state_dict).tensor())
 
 
 def is_entry(value: Any) -> bool:
