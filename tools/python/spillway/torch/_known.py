@@ -18,12 +18,18 @@ class Layout(NamedTuple):
     moments: tuple[str, ...]  # the library's names, in its order; of Adafactor none
 
 
+class Place(NamedTuple):
+    """A parameter's place in a group."""
+
+    name: str
+    known: Known | None  # None: the parameter was not taken up yet, or has no elements on any rank
+
+
 class Known:
     """The record of a parameter that an optimizer has taken up."""
 
     def __init__(self, name: str, param: torch.Tensor):
         local = local_of(param)
-        self.param: torch.Tensor | None = None  # while it has state: until then other code may replace and free it
         self.number: int | None = None  # of the parameter in the library's optimizer; None: it has no state
         self.ids: list[int] = []  # of its state in the engine
         self.weight_id: int | None = None  # of the weight in the engine; None: it lies in memory

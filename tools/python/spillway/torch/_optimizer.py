@@ -15,7 +15,7 @@ from spillway.torch import _ranks, _shards, _state
 from spillway.torch._backward import UpdatesInBackward
 from spillway.torch._grad_mode import without_gradients
 from spillway.torch._interrupts import later_interrupts
-from spillway.torch._known import Known, Layout
+from spillway.torch._known import Known, Layout, Place
 from spillway.torch._libraries import wrap
 from spillway.torch._offload import weight_of
 from spillway.torch._run import Run, as_run
@@ -24,7 +24,6 @@ from spillway.torch._staging import is_apart, on_cpu, staged
 from spillway.torch._state_dicts import StateDicts
 from spillway.torch._tensor import EngineTensor, Home, make_home
 from spillway.torch._used_gradient import UsedGradient
-from torch.utils.weak import WeakIdKeyDictionary
 
 
 class OffloadedOptimizer(StateDicts):
@@ -52,9 +51,8 @@ class OffloadedOptimizer(StateDicts):
                                            "would store it for nothing")
         self._gradients, self._update = gradients, update
         self.checkpoint = checkpoint
-        self._known = WeakIdKeyDictionary()  # by parameter; a Known with state keeps its parameter
-        # Each group, with what was recorded of the parameter in each position.
-        self._places: list[tuple[dict[str, Any], list[Known]]] = []
+        self._known: dict[torch.Tensor, Known] = {}
+        self._places: list[tuple[dict[str, Any], list[Place]]] = []  # of each group
         self.half_done = ""
         me = weakref.ref(self)
 
@@ -87,7 +85,8 @@ class OffloadedOptimizer(StateDicts):
         for known in self._known.values():
             if known.gradient is not None:
                 known.gradient.end()
-        self._known, self._places = WeakIdKeyDictionary(), []
+        self._known.clear()
+        self._places.clear()
         end()
         for name in ("_prefix", "_gradients_prefix"):
             self.run.give_up(getattr(self, name, ""))
@@ -113,9 +112,10 @@ class OffloadedOptimizer(StateDicts):
     # --- Parameters ---
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds a group as torch.optim does. The state of a parameter is registered at its first step, and begins with the
-        weight's value then: until then other code may put another parameter in its place. A parameter of a group that was
-        removed keeps its state, as in torch.optim."""
+        """Adds a group as torch.optim does. Registers the state of its parameters, which begins with the weights' values. State
+        of a frozen parameter is registered when its first gradient arrives, after it was unfrozen. If there are several ranks,
+        state of a parameter that is not sharded is registered at its first step: until then other code may put a sharded one
+        in its place. A parameter of a group that was removed keeps its state, as in torch.optim."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         known_before, hooks_before = set(self._known), len(self._hooks)
@@ -124,8 +124,13 @@ class OffloadedOptimizer(StateDicts):
             new = self._named(group)
             for param, name in new.items():
                 self._check_parameter(param, name)
-            added = {param: self._register(param, name) for param, name in new.items()}
-            self._places.append((group, [added.get(param) or self._known[param] for param in group["params"]]))
+            there = []
+            for param in group["params"]:
+                if param in new and not self._may_be_replaced(param):
+                    self._register(param, new[param], self.moments_of(group))
+                known = self._known.get(param)
+                there.append(Place(new[param] if known is None else known.first_name, known))
+            self._places.append((group, there))
         except BaseException:
             self.param_groups.pop()
             for hook in self._hooks[hooks_before:]:
@@ -139,8 +144,8 @@ class OffloadedOptimizer(StateDicts):
         """Returns the names of a new group's parameters that are not known. Those without names of their own are called by
         the group's number, or by the next one whose names are free, as after a group was removed."""
         params, number = group["params"], len(self.param_groups) - 1
-        all_known = [*self._known.values(), *(known for _, there in self._places for known in there)]
-        taken = {name for known in all_known for name in (known.name, known.first_name)}
+        taken = {name for known in self._known.values() for name in (known.name, known.first_name)}
+        taken |= {place.name for _, there in self._places for place in there if place.known is None}
         while "param_names" not in group and any(f"{number}.{i}" in taken for i in range(len(params))):
             number += 1
         names: dict[torch.Tensor, str] = {}
@@ -172,28 +177,30 @@ class OffloadedOptimizer(StateDicts):
                 "decoupled_weight_decay=False, as in a state dict of torch.optim.Adam: AdamW of spillway.torch applies the "
                 "weight decay to the weight. Use spillway.torch.Adam")
 
+    def _may_be_replaced(self, param: torch.Tensor) -> bool:
+        """Whether other code, such as accelerate's, may yet put a sharded parameter in the place of this one. What has a hook
+        is taken up at once, so that the first gradient is used."""
+        return _ranks.count() > 1 and not _shards.is_sharded(param) and not self._has_hook(param)
+
     def _take_up(self) -> list[torch.Tensor]:
-        """Takes up the parameters that other code has put in the places of others that have no state yet, as accelerate does
-        when it shards a model. Returns them."""
+        """Takes up the parameters that were not yet, among them those that other code has put in the places of others before
+        their first step. Returns them."""
         present = {id(group) for group in self.param_groups}
-        replaced: list[tuple[list[Known], int, torch.Tensor]] = []
+        found: list[tuple[list[Place], int, torch.Tensor, dict[str, Any]]] = []
         for group, there in self._places:
             if id(group) not in present or len(group["params"]) != len(there):
                 continue
-            replaced += [(there, position, param) for position, (param, known) in enumerate(zip(group["params"], there))
-                         if not known.has_state and param not in self._known and param.numel() > 0]
-        if not replaced:
-            return []
-        for there, position, param in replaced:
+            found += [(there, position, param, group) for position, (param, place) in enumerate(zip(group["params"], there))
+                      if param not in self._known and param.numel() > 0 and (place.known is None or place.known.step == 0)]
+        for there, position, param, _ in found:
             self._check_parameter(param, there[position].name)
-        gone = {there[position] for there, position, _ in replaced}
+        gone = [there[position].known for there, position, _, _ in found if there[position].known is not None]
         for param in [param for param, known in self._known.items() if known in gone]:
-            del self._known[param]
-        for known in gone:
-            self._forget(known)
-        for there, position, param in replaced:
-            there[position] = self._register(param, there[position].name)
-        return [param for _, _, param in replaced]
+            self._forget(self._known.pop(param))
+        for there, position, param, group in found:
+            self._register(param, there[position].name, self.moments_of(group))
+            there[position] = Place(there[position].name, self._known[param])
+        return [param for _, _, param, _ in found]
 
     def _check_parameter(self, param: torch.Tensor, name: str) -> None:
         _shards.check(param, name)
@@ -201,43 +208,42 @@ class OffloadedOptimizer(StateDicts):
             raise spillway.Unimplemented(
                 f"parameter {name} is sharded over ranks, and {type(self).__name__} of spillway.torch needs sums over whole "
                 "parameters: use AdamW, Adam, SGD, RMSprop or Lion, or keep such parameters whole on every rank")
-        has_hook, hooks = self._has_hook(param), param._post_accumulate_grad_hooks
-        param = local_of(param)
+        given, param = param, local_of(param)
         if param.dtype not in _state.DTYPES:
             raise spillway.InvalidArgument(f"parameter {name} is {param.dtype}: it must be float32, float16 or bfloat16")
-        # With ranks it may be replaced before the first step by one that has values, as by accelerate.
-        if param.is_meta and not _ranks.is_joined():
+        if param.is_meta and not self._may_be_replaced(given):
             raise _is_meta(name)
         if param.is_sparse or param.layout != torch.strided:
             raise spillway.InvalidArgument(f"parameter {name} is sparse: it must be dense")
         if not isinstance(param, EngineTensor) and not param.is_meta:
             _state.address_of(param, f"parameter {name}")
         weight_of(self.run, param, name)
-        if has_hook and hooks:
+        if self._has_hook(given) and given._post_accumulate_grad_hooks:
             raise spillway.FailedPrecondition(f"parameter {name} has a hook already that runs when its gradient is there, as "
                                               "of another optimizer: remove that first, as by close()")
 
     def _has_hook(self, param: torch.Tensor) -> bool:
         return param.requires_grad and param.numel() > 0 and (self._gradients == "engine" or self._update == "backward")
 
-    def _register(self, param: torch.Tensor, name: str) -> Known:
-        known = Known(name, param)
+    def _register(self, param: torch.Tensor, name: str, moments: tuple[str, ...]) -> None:
         if param.numel() == 0:
-            return known  # nothing to update
-        self._known[param] = known
-        if self._has_hook(param):
-            me = weakref.ref(self)
+            return  # nothing to update
+        known = self._known[param] = Known(name, param)
+        if param.requires_grad and known.has_elements and (_ranks.count() == 1 or _shards.is_sharded(param)):
+            self._add_state(param, known, Layout(None, moments))
+        if not self._has_hook(param):
+            return
+        me = weakref.ref(self)
 
-            def use_gradient(of: torch.Tensor) -> None:
-                optimizer = me()
-                if optimizer is not None and optimizer._gradients == "engine":
-                    optimizer._move_gradient(of, known)
-                elif optimizer is not None:
-                    optimizer._update_now(of, known)
+        def use_gradient(of: torch.Tensor) -> None:
+            optimizer = me()
+            if optimizer is not None and optimizer._gradients == "engine":
+                optimizer._move_gradient(of, known)
+            elif optimizer is not None:
+                optimizer._update_now(of, known)
 
-            known.hook = param.register_post_accumulate_grad_hook(use_gradient)
-            self._hooks.append(known.hook)
-        return known
+        known.hook = param.register_post_accumulate_grad_hook(use_gradient)
+        self._hooks.append(known.hook)
 
     def _add_state(self, param: torch.Tensor, known: Known, layout: Layout) -> None:
         local = local_of(param)
@@ -251,7 +257,7 @@ class OffloadedOptimizer(StateDicts):
         known.number = self._engine_state.add(
             f"{self._prefix}/{known.name}", local if weight_id is not None else on_cpu(local), rows, layout.moments,
             weight_id, gradient.id if gradient else None, gradient_dtype_of(param))
-        known.param, known.version = param, param._version
+        known.version = param._version
         known.ids = [tensor["id"] for tensor in self._engine_state.tensors(known.number)]
         self.ids += known.ids
         for id in known.ids:
@@ -273,7 +279,7 @@ class OffloadedOptimizer(StateDicts):
             self.ids.remove(id)
             with contextlib.suppress(spillway.Error):
                 self.run.engine.unregister(id)
-        known.number, known.ids, known.step, known.has_momentum, known.param = None, [], 0, False, None
+        known.number, known.ids, known.step, known.has_momentum = None, [], 0, False
 
     def _grow(self, param: torch.Tensor, known: Known, moments: tuple[str, ...]) -> None:
         """Gives the state of a parameter other moments, as when the momentum of its group was 0 and no longer is. What it has
@@ -301,8 +307,8 @@ class OffloadedOptimizer(StateDicts):
         for id in self.ids:
             self.run.engine.unregister(id)
         self.ids.clear()
-        for param, known in list(self._known.items()):
-            known.number, known.ids, known.param, known.name = None, [], None, names.get(param, known.name)
+        for param, known in self._known.items():
+            known.number, known.ids, known.name = None, [], names.get(param, known.name)
             if param not in layouts:
                 known.step, known.has_momentum = 0, False
         self._prefix, self._engine_state = prefix, _state.State(self.run.engine, *self._state_arguments)
@@ -371,7 +377,7 @@ class OffloadedOptimizer(StateDicts):
         return [local._home.id for local in map(local_of, self._known) if isinstance(local, EngineTensor)]
 
     def knows(self, param: torch.Tensor) -> bool:
-        return param in self._known
+        return param in self._known or any(param is each for each in self._params())
 
     def check_no_gradients(self) -> None:
         """Raises FailedPrecondition if a gradient in the engine waits for step()."""
@@ -444,8 +450,8 @@ class OffloadedOptimizer(StateDicts):
             known = self._known.get(param)
             if known is None:
                 raise spillway.FailedPrecondition(
-                    f"a parameter of {tuple(param.shape)} was put into a group of the optimizer's, or had no elements when "
-                    "it took it up, so it has no state: give it to add_param_group()")
+                    f"a parameter of {tuple(param.shape)} was put into a group of the optimizer's, beside its parameters or in "
+                    "the place of one that was updated, so it has no state: give it to add_param_group()")
             local = local_of(param)
             self._check_weight(local, known)
             gradient = gradient_of(param, gradient)

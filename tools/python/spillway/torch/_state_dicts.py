@@ -26,7 +26,6 @@ from spillway.torch._shards import is_sharded, like, local_of, part_of
 from spillway.torch._staging import on_cpu
 from spillway.torch._streamed import MASTER, entry, is_entry, is_own
 from spillway.torch._tensor import EngineTensor
-from torch.utils.weak import WeakIdKeyDictionary
 
 _MINE = "spillway"  # the key that marks a state dict of spillway.torch
 # Options that groups of older state dicts do not have, with the values that they had. torch.optim adds the same.
@@ -92,7 +91,7 @@ class StateDicts(torch.optim.Optimizer):
     _kind: str
     _format: str
     _prefix: str
-    _known: WeakIdKeyDictionary  # a Known by parameter
+    _known: dict[torch.Tensor, Known]
     _engine_state: _state.State
     _no_state: NoState | None = None
     _checkpoint: str | None
@@ -286,6 +285,7 @@ class StateDicts(torch.optim.Optimizer):
 
     def described(self) -> dict[str, Any]:
         """Returns what state_dict() returns, except for what names the commit."""
+        self._take_up()
         params = self._params()
         steps = [[self._known[param].step if param in self._known else 0 for param in group["params"]]
                  for group in self.param_groups]
@@ -396,7 +396,7 @@ class StateDicts(torch.optim.Optimizer):
                                           for param, layout in layouts.items())
             if is_renamed or not is_laid_out:
                 self.half_done = _NOT_LOADED
-                for param in set(self._known) - set(params):  # its group was removed; the dict may use its name
+                for param in self._known.keys() - set(params):  # its group was removed; the dict may use its name
                     self._forget(self._known.pop(param))
                 self._begin_anew(mine["name"], names, layouts)
             if not is_new:
