@@ -9,6 +9,7 @@ import datetime
 import multiprocessing
 import os
 import pathlib
+import pickle
 import signal
 import tempfile
 import time
@@ -51,7 +52,7 @@ def run(count, function, *args, timeout=TIMEOUT):
             for pipe in wait(list(pipes), left):
                 rank = pipes.pop(pipe)
                 try:
-                    is_result, value = pipe.recv()
+                    is_result, value = pickle.loads(pipe.recv_bytes())
                 except EOFError:
                     processes[rank].join()
                     is_result, value = False, f"died with exit code {processes[rank].exitcode}"
@@ -85,9 +86,10 @@ def _work(rank, count, folder, pipe, function, args):
     except BaseException:
         result = False, traceback.format_exc()
     try:
-        pipe.send(result)
+        pickled = pickle.dumps(result)
     except Exception:
-        pipe.send((False, traceback.format_exc()))
+        pickled = pickle.dumps((False, traceback.format_exc()))
+    pipe.send_bytes(pickled)  # send() would have tensors shared with this process, which ends
     pipe.close()
     with contextlib.suppress(Exception):
         torch.distributed.destroy_process_group()

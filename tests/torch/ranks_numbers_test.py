@@ -81,17 +81,16 @@ def sharded(way, model):
 def train(model, optimizer, number, steps=STEPS, first=0, clip=None, accumulate=1):
     """Returns the loss and the norm of each step. Batches depend on the step and the rank's number."""
     losses = []
-    dtype = torch.float32
     for step in range(first, first + steps):
         for part in range(accumulate):
             if accumulate > 1 and hasattr(model, "set_requires_gradient_sync"):
                 model.set_requires_gradient_sync(part == accumulate - 1)
             generator = torch.Generator().manual_seed(1000 * step + 100 * part + number)
-            loss = model(torch.randn(4, 7, generator=generator, dtype=dtype)).float().square().mean()
+            loss = model(torch.randn(4, 7, generator=generator)).float().square().mean()
             loss.backward()
         norm = torch.tensor(0.0)
         if clip is not None:
-            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip, foreach=None)
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
             norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
         optimizer.step()
         optimizer.zero_grad()
@@ -99,27 +98,56 @@ def train(model, optimizer, number, steps=STEPS, first=0, clip=None, accumulate=
     return losses
 
 
-def pair(rank, folder, way, mine, theirs, ours=None, train_options=None, frozen=False, both=None):
-    """Returns the losses of an optimizer of torch.optim and of ours."""
-    results = []
-    for which, store in ((theirs, None), (mine, os.path.join(folder, "{rank}"))):
+def frozen(model):
+    model.first.requires_grad_(False)
+    model.blocks[0].up.bias.requires_grad_(False)
+
+
+def pair(rank, store, case):
+    """Returns the losses and norms of an optimizer of torch.optim and of ours, after which the weights are equal, too."""
+    way, which, options = case
+    results, weights = [], []
+    for module in (torch.optim, st):
         model = Model()
-        if frozen:
-            model.first.requires_grad_(False)
-            model.blocks[0].up.bias.requires_grad_(False)
+        if options.get("frozen"):
+            frozen(model)
         model, number = sharded(way, model)
-        options = dict(both or {})
-        if store is not None:
-            options |= {"store": store, "pinned": "1MiB", **(ours or {})}
-        optimizer = which(model.parameters(), lr=1e-2, **options)
-        results.append(train(model, optimizer, number, **(train_options or {})))
-        if store is not None:
+        more = {"lr": 1e-2, **options.get("both", {})}
+        if module is st:
+            more |= {"store": os.path.join(store, "{rank}"), "pinned": "1MiB", **options.get("ours", {})}
+        optimizer = getattr(module, which)(model.parameters(), **more)
+        results.append(train(model, optimizer, number, **options.get("train", {})))
+        weights.append([full(param) for param in model.parameters()])
+        if module is st:
             optimizer.run.close()
+    for its, our in zip(*weights, strict=True):
+        torch.testing.assert_close(our, its, rtol=0, atol=options.get("most", 1e-6) * 10)
     return results
 
 
+def full(param):
+    return (param.full_tensor() if isinstance(param, DTensor) else param).detach().clone()
+
+
 def pairs(rank, cases):
-    return [pair(rank, *case[:-1], **case[-1]) for case in cases]
+    return [pair(rank, *case) for case in cases]
+
+
+def bf16_shards(rank, store, ours):
+    """Returns what bf16 shards with gradients in fp32 train to, and what fp32 shards do, from the same weights."""
+    results = []
+    for dtype in (torch.bfloat16, torch.float32):
+        model = Model().to(torch.bfloat16).to(dtype)
+        for param in model.parameters():
+            param.grad_dtype = torch.float32
+        shard_all(model, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))
+        optimizer = st.AdamW(model.parameters(), lr=1e-2, store=os.path.join(store, str(dtype), "{rank}"), pinned="1MiB", **ours)
+        clip = torch.inf if ours.get("update") == "backward" else 0.5
+        results.append(train(model, optimizer, rank, clip=clip))
+        results[-1].append([full(param).to(torch.bfloat16) for param in model.parameters()])
+        assert all(param.dtype == dtype for param in model.parameters())
+        optimizer.run.close()
+    return results
 
 
 class RanksTest(unittest.TestCase):
@@ -134,21 +162,49 @@ class RanksTest(unittest.TestCase):
         return str(self.folder / f"store{self.stores}")
 
 
+CLIP = {"train": {"clip": 0.5}}
+
+
 class NumbersTest(RanksTest):
-    def check(self, count, cases, most=1e-6):
-        made = [(self.store(), *case) for case in cases]
+    def check(self, count, cases):
+        made = [(self.store(), case) for case in cases]
         for rank, results in enumerate(ranks.run(count, pairs, made)):
             for case, (theirs, mine) in zip(cases, results, strict=True):
-                for step, (its, our) in enumerate(zip(theirs, mine, strict=True)):
-                    for a, b in zip(its, our):
-                        self.assertLess(abs(a - b), most * max(1, abs(a)), (rank, case, step, theirs, mine))
+                for its, our in zip(theirs, mine, strict=True):
+                    for a, b in zip(its, our, strict=True):
+                        self.assertLess(abs(a - b), case[-1].get("most", 1e-6) * max(1, abs(a)), (rank, case, theirs, mine))
 
     def test_every_way_of_sharding(self):
-        adam = (st.AdamW, torch.optim.AdamW)
-        clip = {"train_options": {"clip": 0.5}}
         for count in (2, 4):
-            self.check(count, [("fsdp", *adam, clip), ("kept", *adam, {}), ("mixed", *adam, clip), ("cpu", *adam, clip),
-                               ("hsdp", *adam, clip), ("tp", *adam, {}), ("both", *adam, {})])
+            self.check(count, [("fsdp", "AdamW", CLIP), ("kept", "AdamW", {}), ("mixed", "AdamW", CLIP), ("cpu", "AdamW", CLIP),
+                               ("hsdp", "AdamW", CLIP), ("tp", "AdamW", {}), ("both", "AdamW", {})])
+
+    def test_what_else_a_step_may_have(self):
+        engine, backward = {"ours": {"gradients": "engine"}}, {"ours": {"update": "backward"}}
+        accumulated = {"train": {"clip": 0.5, "accumulate": 2}}
+        cases = [("fsdp", "AdamW", accumulated), ("fsdp", "AdamW", {**CLIP, "frozen": True}),
+                 ("fsdp", "AdamW", {**accumulated, **engine}), ("tp", "AdamW", engine), ("fsdp", "AdamW", backward),
+                 ("fsdp", "AdamW", {"train": {"clip": torch.inf}, **backward}), ("both", "AdamW", backward),
+                 ("both", "AdamW", engine), ("cpu", "AdamW", {**CLIP, **engine})]
+        self.check(4, cases)
+
+    def test_every_rule_that_updates_each_element_by_itself(self):
+        self.check(2, [("fsdp", "Adam", CLIP), ("fsdp", "AdamW", {**CLIP, "both": {"amsgrad": True}}),
+                       ("fsdp", "SGD", {**CLIP, "both": {"momentum": 0.9, "dampening": 0.1}}), ("fsdp", "SGD", CLIP),
+                       ("fsdp", "RMSprop", {**CLIP, "both": {"momentum": 0.5, "lr": 1e-3}})])
+
+    def test_state_formats(self):
+        cases = [("fsdp", "AdamW", {**CLIP, "ours": {"state_format": name}, "most": most})
+                 for name, most in (("bf16", 1e-2), ("8bit", 5e-2))]
+        self.check(2, cases)
+
+    def test_bf16_shards_with_gradients_in_fp32_train_as_fp32_shards_do(self):
+        for count in (2, 4):
+            for more in ({}, {"gradients": "engine"}, {"update": "backward"}):
+                for lower, whole in ranks.run(count, bf16_shards, self.store(), more):
+                    self.assertEqual(lower[:-1], whole[:-1])
+                    for a, b in zip(lower[-1], whole[-1], strict=True):
+                        self.assertTrue(torch.equal(a, b))
 
 
 if __name__ == "__main__":
