@@ -16,6 +16,7 @@ from typing import Any
 import spillway
 import torch
 from spillway.torch._run import Run
+from spillway.torch._shards import is_sharded
 from spillway.torch._tensor import EngineTensor, extent_of, make_home
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakIdKeyDictionary
@@ -52,6 +53,10 @@ class _Memory:
 
     def take(self, name: str, param: torch.Tensor) -> None:
         self._taken.setdefault(StorageWeakRef(param.untyped_storage()), []).append((name, *_place_of(param)))
+
+    def names(self) -> set[str]:
+        """Returns the names of the parameters that were taken."""
+        return {name for taken in self._taken.values() for name, *_ in taken}
 
     def add(self, other: _Memory) -> None:
         for storage, taken in other._taken.items():
@@ -137,13 +142,18 @@ def offload(model: torch.nn.Module, run: Run, prefix: str = "") -> torch.nn.Modu
     so does pickling. torch.compile leaves operations on weights in the engine uncompiled, and raises with fullgraph=True.
     """
     _wrap_libraries()
+    for name, param in model.named_parameters():
+        if is_sharded(param):
+            raise spillway.Unimplemented(
+                f"parameter {name} is sharded over ranks, and the engine holds whole weights: leave out offload() and give the "
+                "shards to an optimizer of spillway.torch, which keeps their state in the store")
     earlier, memory = _memories.setdefault(run, _Memory()), _Memory()
     for name, param in model.named_parameters():
         if _may_share(param):
             _check_not_replaced(param, name)
             earlier.check(name, param)
             memory.check(name, param)
-            memory.take(name, param)
+            memory.take(prefix + name, param)
     run.has_changed()
     replaced: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
     for path, module in model.named_modules():
@@ -329,6 +339,13 @@ def save_pretrained(model: torch.nn.Module, folder: str | os.PathLike[str],
             config.architectures = [type(model).__name__]
             config.dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
         config.save_pretrained(folder)
+
+
+def weights_that_left(run: Run) -> list[str]:
+    """Returns the names of weights that offload() has moved into the run's engine, and that are no longer there, because other
+    code has put others in their places."""
+    there = {home.name.removeprefix("weights/") for home in list(run.homes)}
+    return sorted(_memories[run].names() - there) if run in _memories else []
 
 
 def weight_of(run: Run, param: torch.Tensor, name: str) -> int | None:

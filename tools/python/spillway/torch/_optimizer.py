@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import contextlib
+import time
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -17,7 +19,7 @@ from spillway.torch._grad_mode import without_gradients
 from spillway.torch._interrupts import later_interrupts
 from spillway.torch._known import Known, Layout, Place
 from spillway.torch._libraries import wrap
-from spillway.torch._offload import weight_of
+from spillway.torch._offload import weight_of, weights_that_left
 from spillway.torch._run import Run, as_run
 from spillway.torch._shards import gradient_of, like, local_of
 from spillway.torch._staging import is_apart, on_cpu, staged
@@ -53,6 +55,7 @@ class OffloadedOptimizer(StateDicts):
         self.checkpoint = checkpoint
         self._known: dict[torch.Tensor, Known] = {}
         self._places: list[tuple[dict[str, Any], list[Place]]] = []  # of each group
+        self._has_warned = False  # that weights left the engine
         self.half_done = ""
         me = weakref.ref(self)
 
@@ -209,6 +212,11 @@ class OffloadedOptimizer(StateDicts):
                 f"parameter {name} is sharded over ranks, and {type(self).__name__} of spillway.torch needs sums over whole "
                 "parameters: use AdamW, Adam, SGD, RMSprop or Lion, or keep such parameters whole on every rank")
         given, param = param, local_of(param)
+        if _shards.is_sharded(given) and not self._has_warned and (left := weights_that_left(self.run)):
+            warnings.warn(f"spillway.torch: the model was offloaded and then sharded, which has put {len(left)} weights, such as "
+                          f"{left[0]}, into memory again: shard it without offload(). The optimizer's state is in the store",
+                          stacklevel=5)
+            self._has_warned = True
         if param.dtype not in _state.DTYPES:
             raise spillway.InvalidArgument(f"parameter {name} is {param.dtype}: it must be float32, float16 or bfloat16")
         if param.is_meta and not self._may_be_replaced(given):
@@ -491,6 +499,7 @@ class OffloadedOptimizer(StateDicts):
     def _update_all(self, updates: list[dict[str, Any]]) -> None:
         """Updates parameters in pieces, and counts their steps. No commit of another thread comes in between."""
         begun = False  # whether something may have been updated
+        start = time.monotonic()
         with self._in_use():
             self.run.has_stepped = True
             self.run.has_changed()
@@ -512,6 +521,7 @@ class OffloadedOptimizer(StateDicts):
                 if begun:
                     self.half_done = f"an update failed ({error})"
                 raise
+        self.run.report.update_seconds += time.monotonic() - start
 
     # --- Updates in backward ---
 

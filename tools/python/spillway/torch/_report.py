@@ -11,6 +11,8 @@ import weakref
 from typing import Any
 
 import spillway
+from spillway.torch import _ranks
+from spillway.torch._figures import Figures
 
 _MIB = 1 << 20
 
@@ -24,7 +26,8 @@ def say(text: str) -> None:
 
 class Report:
     """The report of one run. If the run has several optimizers, one of them counts the steps: the first that steps and,
-    when that one is gone, the next that steps."""
+    when that one is gone, the next that steps. Of several ranks the first prints the sums over all, from its second step on:
+    by then the others have made their first."""
 
     def __init__(self, engine: spillway.Engine, place: str, pinned_bytes: int, is_wanted: bool):
         """`place`: the folders of the store, as one text; "" if there is no store."""
@@ -33,10 +36,14 @@ class Report:
         self._sizes: dict[int, int] = {}  # by tensor: bytes in the engine instead of in PyTorch's memory
         self._stepper: weakref.ref[Any] | None = None
         self.steps = 0
-        self._first: tuple[float, int, int] = (0.0, 0, 0)  # end of the first step; bytes read and written by then
+        self.update_seconds = 0.0  # of all updates, added by the optimizers
+        # At the end of the first step: the time, bytes read and written by then, and the seconds of updates.
+        self._first: tuple[float, ...] = (0.0, 0, 0, 0.0)
         self._last = self._first  # the same for the last step: what follows it belongs to no step
         self._has_reordered = False  # whether reorders() was called
         self._held = 0  # bytes in the engine at the first step: an optimizer may be gone before the run ends
+        self._figures: Figures | None = None  # made at the first step
+        self._has_begun = False  # whether the first line was printed
 
     def holds(self, id: int) -> None:
         self._sizes[id] = self._engine.spec(id)["size_bytes"]
@@ -58,16 +65,26 @@ class Report:
             return
         self.steps += 1
         nvme = self._engine.stats()["nvme"]
-        self._last = (time.monotonic(), nvme["read_bytes"], nvme["written_bytes"])
+        self._last = (time.monotonic(), nvme["read_bytes"], nvme["written_bytes"], self.update_seconds)
         if self.steps == 1:
             self._first, self._held = self._last, self._held_bytes()
-            say(self._start())
+            self._figures = Figures()
+        if _ranks.rank() > 0:
+            self._figures.give(self._own())
+        elif self.steps >= min(2, _ranks.count()):
+            self._begin()
+
+    def _begin(self) -> None:
+        if not self._has_begun:
+            say(self._start(self._of_all()))
+        self._has_begun = True
 
     def end(self) -> None:
         """Prints the summary, once. REQUIRES: the engine is open."""
-        if self.steps > 0 and os.getpid() == self._process:
+        if self.steps > 0 and os.getpid() == self._process and _ranks.rank() == 0:
             with contextlib.suppress(spillway.Error):
-                say(self._summary())
+                self._begin()
+                say(self._summary(self._of_all()))
         self.steps = 0
 
     def _held_bytes(self) -> int:
@@ -78,24 +95,46 @@ class Report:
                 held += size_bytes
         return held
 
-    def _start(self) -> str:
-        held = self._held
+    def _own(self) -> dict[str, Any]:
+        """Returns the figures of this rank. `step`: seconds, bytes read and written, and seconds of updates, of each timed
+        step."""
+        timed = self.steps - 1  # when the first step began is not recorded
+        return {"held": self._held, "most_in_memory": min(self._held, self._pinned_bytes),
+                "peak": self._engine.stats()["tiers"]["pinned"]["peak_bytes"],
+                "step": [(last - first) / timed for first, last in zip(self._first, self._last)] if timed > 0 else None}
+
+    def _of_all(self) -> dict[int, dict[str, Any]]:
+        return {0: self._own(), **self._figures.of_others()}
+
+    def _start(self, of_all: dict[int, dict[str, Any]]) -> str:
+        held, most = (sum(figures[name] for figures in of_all.values()) for name in ("held", "most_in_memory"))
         if not self._place:
             return f"{_mib(held)} rest in memory, and none is saved: store='FOLDER' puts them on NVMe"
-        return (f"{_mib(held)} rest in {self._place}, at most {_mib(min(held, self._pinned_bytes))} of them in memory: at least "
-                f"{_mib(max(held - self._pinned_bytes, 0))} saved")
+        ranks = f"{_ranks_of(of_all)}: " if _ranks.count() > 1 else ""
+        place = f"{self._place} and the stores of the others" if len(of_all) > 1 else self._place
+        return (f"{ranks}{_mib(held)} rest in {place}, at most {_mib(most)} of them in memory: at least {_mib(held - most)} "
+                "saved")
 
-    def _summary(self) -> str:
-        parts = [f"{self.steps} step{'s' if self.steps > 1 else ''}"]
-        timed = self.steps - 1  # when the first step began is not recorded
-        if timed > 0:
-            seconds, read, written = ((last - first) / timed for first, last in zip(self._first, self._last))
+    def _summary(self, of_all: dict[int, dict[str, Any]]) -> str:
+        parts = [_ranks_of(of_all)] if _ranks.count() > 1 else []
+        parts.append(f"{self.steps} step{'s' if self.steps > 1 else ''}")
+        timed = {rank: figures["step"] for rank, figures in of_all.items() if figures["step"] is not None}
+        if 0 in timed:
+            slowest = max(timed, key=lambda rank: timed[rank][3])
+            updates = f", {timed[slowest][3]:.3g} s of them updates on rank {slowest}, the slowest" if len(timed) > 1 else ""
+            read, written = (sum(each[position] for each in timed.values()) for position in (1, 2))
             moved = f", {decimal_bytes(read)} read and {decimal_bytes(written)} written" if self._place else ""
-            parts.append(f"{seconds:.3g} s{moved} a step")
+            parts.append(f"{max(each[0] for each in timed.values()):.3g} s{updates}{moved} a step")
         if self._place:
-            held, in_memory = self._held, self._engine.stats()["tiers"]["pinned"]["peak_bytes"]
-            parts.append(f"{_mib(held)} rested in the store and {_mib(in_memory)} of memory: {_mib(max(held - in_memory, 0))} saved")
+            held, peak = (sum(figures[name] for figures in of_all.values()) for name in ("held", "peak"))
+            stores = "stores" if len(of_all) > 1 else "store"
+            parts.append(f"{_mib(held)} rested in the {stores} and {_mib(peak)} of memory: {_mib(max(held - peak, 0))} saved")
         return "; ".join(parts)
+
+
+def _ranks_of(of_all: dict[int, Any]) -> str:
+    """Says which ranks figures are of."""
+    return f"{_ranks.count()} ranks" if len(of_all) == _ranks.count() else f"{len(of_all)} of {_ranks.count()} ranks"
 
 
 def _mib(size_bytes: int) -> str:
