@@ -219,7 +219,7 @@ class Adafactor(OffloadedOptimizer):
         return {name: torch.Size(spec["shape"]) for name, spec in self._tensors(param, known).items()}
 
     def _read_moments(self, param: torch.Tensor, known: Any) -> dict[str, torch.Tensor]:
-        return {name: self._engine_state.read(spec["id"], torch.float32, spec["shape"])
+        return {name: self._engine_state.read(spec["id"], spec["shape"])
                 for name, spec in self._tensors(param, known).items()}
 
     def _write_moments(self, param: torch.Tensor, known: Any, moments: Mapping[str, torch.Tensor | None]) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import json
 import math
+import mmap
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,6 +40,8 @@ DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 _MOST_TILE_BYTES = 4 << 20
 # Tiles of 8-bit and compact state are cut between blocks of this many elements.
 _BLOCK = 256
+# Smallest size of memory that is mapped.
+_MAPPED_BYTES = 1 << 20
 
 
 _FLAGS = ("nesterov", "centered", "amsgrad", "maximize")
@@ -55,6 +58,15 @@ def rule_of_state(kind: str, moments: Sequence[str]) -> Rule:
     """Returns a rule whose state has these moments."""
     return make_rule(kind, {"momentum": "momentum_buffer" in moments, "centered": "grad_avg" in moments,
                             "amsgrad": "max_exp_avg_sq" in moments})
+
+
+def empty_fp32(shape: Sequence[int]) -> torch.Tensor:
+    """Returns a tensor in fp32 on the CPU. The memory of a large one goes back to the operating system as soon as it is freed:
+    that of malloc may stay with the process, so that many tensors, one after another, would take the memory of all of them."""
+    size = 4 * math.prod(shape)
+    if size < _MAPPED_BYTES:
+        return torch.empty(tuple(shape), dtype=torch.float32, device="cpu")
+    return torch.frombuffer(mmap.mmap(-1, size), dtype=torch.float32).view(tuple(shape))
 
 
 def address_of(tensor: torch.Tensor, what: str) -> int:
@@ -164,7 +176,7 @@ class State:
 
     def masters(self, parameter: int) -> torch.Tensor:
         """Returns the parameter's master weights in fp32."""
-        out = torch.empty(self.shapes[parameter], dtype=torch.float32, device="cpu")
+        out = empty_fp32(self.shapes[parameter])
         check(library.spw_optimizer_masters(self._live(), parameter, out.data_ptr(), out.numel()))
         return out
 
@@ -192,9 +204,9 @@ class State:
         state.num_elements = math.prod(self.shapes[parameter])
         check(call(self._live(), ctypes.byref(state)))
 
-    def read(self, id: int, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
-        """Returns a state tensor's values."""
-        out = torch.empty(tuple(shape), dtype=dtype, device="cpu")
+    def read(self, id: int, shape: Sequence[int]) -> torch.Tensor:
+        """Returns the values of a state tensor in fp32."""
+        out = empty_fp32(shape)
         call(library.spw_read, self.engine._live(), id, 0, out.data_ptr(), out.numel() * out.element_size())
         return out
 

@@ -261,7 +261,7 @@ class StateDicts(torch.optim.Optimizer):
             if name == MASTER:
                 return self._read_masters(param, known)
             if (spec := self._spec_in_fp32(known, name)) is not None:
-                return self._engine_state.read(spec["id"], torch.float32, known.shape)
+                return self._engine_state.read(spec["id"], known.shape)
             return self._read_moments(param, known)[name]
 
     def write_entry(self, param: torch.Tensor, known: Known, name: str, values: torch.Tensor) -> None:
@@ -439,7 +439,7 @@ class StateDicts(torch.optim.Optimizer):
     def _read_moments(self, param: torch.Tensor, known: Known) -> dict[str, torch.Tensor]:
         """Returns the moments of a parameter in fp32, by torch.optim's names and by the library's, in torch.optim's order."""
         names = known.layout.moments
-        moments = {name: torch.empty(known.shape, dtype=torch.float32, device="cpu") for name in names}
+        moments = {name: _state.empty_fp32(known.shape) for name in names}
         self._engine_state.read_state(known.number, self._weight(param), None, list(moments.values()))
         if "grad_var" in moments:
             square = _square_of(moments["grad_var"], moments["grad_avg"])
@@ -472,7 +472,7 @@ class StateDicts(torch.optim.Optimizer):
         return None if isinstance(local, EngineTensor) else on_cpu(local)
 
     def _read_masters(self, param: torch.Tensor, known: Known) -> torch.Tensor:
-        masters = torch.empty(known.shape, dtype=torch.float32, device="cpu")
+        masters = _state.empty_fp32(known.shape)
         self._engine_state.read_state(known.number, self._weight(param), masters, [])
         return masters
 

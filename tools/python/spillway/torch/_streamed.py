@@ -46,12 +46,20 @@ class StateHome:
     @contextlib.contextmanager
     def leased(self, access: str) -> Iterator[torch.Tensor]:
         """Yields all elements as a flat tensor."""
-        if access == "read" and self.optimizer.loaded is not self.state_dict:
-            self.optimizer.check_whole()
-        values = self.optimizer.read_entry(self.param, self.known, self.name).view(-1) if self.numel else torch.empty(0)
-        yield values
+        values = self._values() if access != "read" else self.read()
+        yield values.view(-1)
         if access != "read":
             self.write(values)
+
+    def read(self) -> torch.Tensor:
+        """Returns all elements, in memory. Raises FailedPrecondition if a load of another state dict was broken off."""
+        if self.optimizer.loaded is not self.state_dict:
+            self.optimizer.check_whole()
+        return self._values()
+
+    @without_gradients
+    def _values(self) -> torch.Tensor:
+        return self.optimizer.read_entry(self.param, self.known, self.name) if self.numel else torch.empty(self.shape)
 
     @without_gradients
     def write(self, values: torch.Tensor) -> None:
@@ -87,6 +95,8 @@ class StateTensor(EngineTensor):
     @classmethod
     @torch.compiler.disable
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.clone.default and args[0]._is_whole():
+            return args[0]._home.read()  # not a copy of a copy
         if func is torch.ops.aten.copy_.default and isinstance(args[0], StateTensor) and args[0]._is_whole():
             value = args[1].clone() if isinstance(args[1], EngineTensor) else args[1]  # nothing of it is read
             args[0]._home.write(value.detach().to("cpu", torch.float32).expand(args[0].shape).contiguous())
