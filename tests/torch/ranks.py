@@ -41,7 +41,7 @@ def run(count, function, *args, timeout=TIMEOUT):
         processes, pipes = [], {}
         for rank in range(count):
             here, there = _context.Pipe(duplex=False)
-            processes.append(_context.Process(target=_work, args=(rank, count, folder, there, function, args)))
+            processes.append(_context.Process(target=_work, args=(rank, count, folder, timeout, there, function, args)))
             processes[-1].start()
             stack.callback(_end, processes[-1])
             there.close()
@@ -75,8 +75,8 @@ def _end(process):
     process.join()
 
 
-def _work(rank, count, folder, pipe, function, args):
-    signal.alarm(TIMEOUT + 60)  # ends this process even if the one that started it is gone
+def _work(rank, count, folder, timeout, pipe, function, args):
+    signal.alarm(timeout + 60)  # ends this process even if the one that started it is gone
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), GROUP_RANK="0", WORLD_SIZE=str(count))
     torch.set_num_threads(1)
     try:
