@@ -10,7 +10,7 @@ import ranks
 import spillway.torch as st
 import torch
 import torch.distributed.checkpoint as dcp
-from ranks_numbers_test import RanksTest
+from ranks_case import RanksTest
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
@@ -86,7 +86,7 @@ class MemoryTest(RanksTest):
             self.assertLess(saving, MOST, f"{saving / MIB:.1f} MiB")
             self.assertLess(loading, MOST, f"{loading / MIB:.1f} MiB")
             self.assertEqual((state, steps), (loaded, loaded_steps))
-            print(f"memory: {saving / MIB:.1f} MiB to save and {loading / MIB:.1f} MiB to load {held / MIB:.0f} MiB", flush=True)
+            print(f"memory: {saving / MIB:.1f} MiB to save, {loading / MIB:.1f} MiB to load", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,210 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sharded parameters train as with torch.optim: FSDP2, HSDP, tensor parallelism and both together, on ranks that gloo joins."""
+"""Sharded parameters train as with torch.optim, on ranks that gloo joins. ranks_grid_test.py has every way of sharding."""
 
-import os
-import pathlib
-import tempfile
 import unittest
 
 import ranks
-import spillway.torch as st
 import torch
-from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
-STEPS = 5
-
-
-class Block(nn.Module):
-    def __init__(self, width, hidden):
-        super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, hidden), nn.Linear(hidden, width)
-
-    def forward(self, x):
-        return x + self.down(torch.tanh(self.up(self.norm(x))))
-
-
-class Model(nn.Module):
-    """On 4 ranks the shards of 7 rows are uneven, and of 3 and 2 rows some are empty."""
-
-    def __init__(self, width=8, hidden=12):
-        super().__init__()
-        torch.manual_seed(3)
-        self.first = nn.Linear(7, width)
-        self.blocks = nn.ModuleList(Block(width, hidden) for _ in range(2))
-        self.last = nn.Linear(width, 7)
-        self.narrow = nn.Linear(7, 3)
-        self.scale = nn.Parameter(torch.tensor([1.0, 2.0]))
-
-    def forward(self, x):
-        x = self.first(x)
-        for block in self.blocks:
-            x = block(x)
-        return self.narrow(self.last(x)) * self.scale.sum()
-
-
-def shard_all(model, **how):
-    for block in model.blocks:
-        fully_shard(block, **how)
-    return fully_shard(model, **how)
-
-
-def tensor_parallel(model, mesh):
-    for block in model.blocks:
-        parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
-    return model
-
-
-def sharded(way, model):
-    """Shards a model one way. Returns it, and the number of this rank's batches: ranks of one number train on the same."""
-    rank, count = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    if way == "fsdp":
-        return shard_all(model), rank
-    if way == "kept":
-        return shard_all(model, reshard_after_forward=False), rank
-    if way == "mixed":
-        return shard_all(model, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32)), rank
-    if way == "cpu":
-        return shard_all(model, offload_policy=CPUOffloadPolicy(pin_memory=False)), rank
-    if way == "hsdp":
-        return shard_all(model, mesh=init_device_mesh("cpu", (2, count // 2), mesh_dim_names=("replicate", "shard"))), rank
-    if way == "tp":
-        return tensor_parallel(model, init_device_mesh("cpu", (count,))), 0
-    assert way == "both"
-    mesh = init_device_mesh("cpu", (count // 2, 2), mesh_dim_names=("shard", "tensor"))
-    return shard_all(tensor_parallel(model, mesh["tensor"]), mesh=mesh["shard"]), mesh["shard"].get_local_rank()
-
-
-def train(model, optimizer, number, steps=STEPS, first=0, clip=None, accumulate=1):
-    """Returns the loss and the norm of each step. Batches depend on the step and the rank's number."""
-    losses = []
-    for step in range(first, first + steps):
-        for part in range(accumulate):
-            if accumulate > 1 and hasattr(model, "set_requires_gradient_sync"):
-                model.set_requires_gradient_sync(part == accumulate - 1)
-            generator = torch.Generator().manual_seed(1000 * step + 100 * part + number)
-            loss = model(torch.randn(4, 7, generator=generator)).float().square().mean()
-            loss.backward()
-        norm = torch.tensor(0.0)
-        if clip is not None:
-            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-            norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append((loss.item(), norm.item()))
-    return losses
-
-
-def frozen(model):
-    model.first.requires_grad_(False)
-    model.blocks[0].up.bias.requires_grad_(False)
-
-
-def pair(rank, store, case):
-    """Returns the losses and norms of an optimizer of torch.optim and of ours, after which the weights are equal, too."""
-    way, which, options = case
-    results, weights = [], []
-    for module in (torch.optim, st):
-        model = Model()
-        if options.get("frozen"):
-            frozen(model)
-        model, number = sharded(way, model)
-        more = {"lr": 1e-2, **options.get("both", {})}
-        if module is st:
-            more |= {"store": os.path.join(store, "{rank}"), "pinned": "1MiB", **options.get("ours", {})}
-        optimizer = getattr(module, which)(model.parameters(), **more)
-        results.append(train(model, optimizer, number, **options.get("train", {})))
-        weights.append([full(param) for param in model.parameters()])
-        if module is st:
-            optimizer.run.close()
-    for its, our in zip(*weights, strict=True):
-        torch.testing.assert_close(our, its, rtol=0, atol=options.get("most", 1e-6) * 10)
-    return results
-
-
-def full(param):
-    return (param.full_tensor() if isinstance(param, DTensor) else param).detach().clone()
-
-
-def pairs(rank, cases):
-    return [pair(rank, *case) for case in cases]
-
-
-def bf16_shards(rank, store, ours):
-    """Returns what bf16 shards with gradients in fp32 train to, and what fp32 shards do, from the same weights."""
-    results = []
-    for dtype in (torch.bfloat16, torch.float32):
-        model = Model().to(torch.bfloat16).to(dtype)
-        for param in model.parameters():
-            param.grad_dtype = torch.float32
-        shard_all(model, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))
-        optimizer = st.AdamW(model.parameters(), lr=1e-2, store=os.path.join(store, str(dtype), "{rank}"), pinned="1MiB", **ours)
-        clip = torch.inf if ours.get("update") == "backward" else 0.5
-        results.append(train(model, optimizer, rank, clip=clip))
-        results[-1].append([full(param).to(torch.bfloat16) for param in model.parameters()])
-        assert all(param.dtype == dtype for param in model.parameters())
-        optimizer.run.close()
-    return results
-
-
-class RanksTest(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="spillway-test-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        self.stores = 0
-
-    def store(self):
-        self.stores += 1
-        return str(self.folder / f"store{self.stores}")
-
-
-CLIP = {"train": {"clip": 0.5}}
+from ranks_case import CLIP, RanksTest, bf16_shards, replaced
 
 
 class NumbersTest(RanksTest):
-    def check(self, count, cases):
-        made = [(self.store(), case) for case in cases]
-        for rank, results in enumerate(ranks.run(count, pairs, made)):
-            for case, (theirs, mine) in zip(cases, results, strict=True):
-                for its, our in zip(theirs, mine, strict=True):
-                    for a, b in zip(its, our, strict=True):
-                        self.assertLess(abs(a - b), case[-1].get("most", 1e-6) * max(1, abs(a)), (rank, case, theirs, mine))
-
-    def test_every_way_of_sharding(self):
-        for count in (2, 4):
-            self.check(count, [("fsdp", "AdamW", CLIP), ("kept", "AdamW", {}), ("mixed", "AdamW", CLIP), ("cpu", "AdamW", CLIP),
-                               ("hsdp", "AdamW", CLIP), ("tp", "AdamW", {}), ("both", "AdamW", {})])
-
-    def test_what_else_a_step_may_have(self):
-        engine, backward = {"ours": {"gradients": "engine"}}, {"ours": {"update": "backward"}}
-        accumulated = {"train": {"clip": 0.5, "accumulate": 2}}
-        cases = [("fsdp", "AdamW", accumulated), ("fsdp", "AdamW", {**CLIP, "frozen": True}),
-                 ("fsdp", "AdamW", {**accumulated, **engine}), ("tp", "AdamW", engine), ("fsdp", "AdamW", backward),
-                 ("fsdp", "AdamW", {"train": {"clip": torch.inf}, **backward}), ("both", "AdamW", backward),
-                 ("both", "AdamW", engine), ("cpu", "AdamW", {**CLIP, **engine})]
-        self.check(4, cases)
-
-    def test_every_rule_that_updates_each_element_by_itself(self):
-        self.check(2, [("fsdp", "Adam", CLIP), ("fsdp", "AdamW", {**CLIP, "both": {"amsgrad": True}}),
-                       ("fsdp", "SGD", {**CLIP, "both": {"momentum": 0.9, "dampening": 0.1}}), ("fsdp", "SGD", CLIP),
-                       ("fsdp", "RMSprop", {**CLIP, "both": {"momentum": 0.5, "lr": 1e-3}})])
-
-    def test_state_formats(self):
-        cases = [("fsdp", "AdamW", {**CLIP, "ours": {"state_format": name}, "most": most})
-                 for name, most in (("bf16", 1e-2), ("8bit", 5e-2))]
-        self.check(2, cases)
+    def test_losses_norms_and_weights_are_torchs(self):
+        self.check(4, [("fsdp", "AdamW", {"train": {"clip": 0.5, "accumulate": 2}, "frozen": True}),  # some shards are empty
+                       ("hsdp", "AdamW", {**CLIP, "ours": {"gradients": "engine"}}),
+                       ("both", "AdamW", {"ours": {"update": "backward"}})])
 
     def test_bf16_shards_with_gradients_in_fp32_train_as_fp32_shards_do(self):
-        for count in (2, 4):
-            for more in ({}, {"gradients": "engine"}, {"update": "backward"}):
-                for lower, whole in ranks.run(count, bf16_shards, self.store(), more):
-                    self.assertEqual(lower[:-1], whole[:-1])
-                    for a, b in zip(lower[-1], whole[-1], strict=True):
-                        self.assertTrue(torch.equal(a, b))
+        for lower, whole in ranks.run(2, bf16_shards, self.store(), {}):
+            self.assertEqual(lower[:-1], whole[:-1])
+            for a, b in zip(lower[-1], whole[-1], strict=True):
+                self.assertTrue(torch.equal(a, b))
+
+    def test_parameters_that_are_replaced_before_the_first_step_are_taken_up(self):
+        for more in ({}, {"update": "backward"}):
+            for expected, losses, there in ranks.run(2, replaced, self.store(), more):
+                self.assertEqual(there, [])
+                for (a, _), (b, _) in zip(expected, losses, strict=True):
+                    self.assertLess(abs(a - b), 1e-6)
 
 
 if __name__ == "__main__":
