@@ -15,8 +15,8 @@ from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_optimizer_state_dict,
     get_state_dict,
+    set_model_state_dict,
     set_optimizer_state_dict,
-    set_state_dict,
 )
 
 
@@ -30,8 +30,9 @@ def broadcast(rank, store):
     assert (len(state) > 0) == (rank == 0), state
     if rank == 0:
         assert all(type(value) is torch.Tensor for of in state["state"].values() for value in of.values()), state["state"]
-    set_state_dict(model, optimizer, model_state_dict=model_state, optim_state_dict=state,
-                   options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
+    given = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(model, model_state, options=given)
+    set_optimizer_state_dict(model, optimizer, state, options=given)
     losses = batches(model, rank, 3, 3, optimizer)
     optimizer.run.close()
     return expected, losses
