@@ -4,20 +4,17 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import Any
 
 import spillway
 import torch
 
-try:
-    from torch.distributed.tensor import DTensor
-except ImportError:  # PyTorch was built without torch.distributed, or is older than 2.5
-    DTensor = None  # type: ignore[assignment,misc]
-
 
 def is_sharded(tensor: Any) -> bool:
     """Whether the tensor is a DTensor, which may also be whole on each rank."""
-    return DTensor is not None and isinstance(tensor, DTensor)
+    module = sys.modules.get("torch.distributed.tensor")  # importing it takes a while, and without it there is no DTensor
+    return module is not None and isinstance(tensor, getattr(module, "DTensor", ()))
 
 
 def local_of(tensor: Any) -> Any:
@@ -44,7 +41,7 @@ def like(param: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
     meta = spec.tensor_meta
     if meta.dtype != local.dtype:
         spec = dataclasses.replace(spec, tensor_meta=meta._replace(dtype=local.dtype))
-    return DTensor(local, spec, requires_grad=False)
+    return sys.modules["torch.distributed.tensor"].DTensor(local, spec, requires_grad=False)
 
 
 def part_of(param: torch.Tensor, value: Any) -> Any:
