@@ -26,6 +26,10 @@ A model that is larger than memory is built, or loaded, where its weights go:
 A store may lie on several drives: `store=["nvme0/run", "nvme1/run"]` uses all of them at once. Each gets bytes in proportion to
 its rates, which are measured when the store is made.
 
+Several ranks, which torchrun starts and PyTorch joins, each update their shards, and keep the state of these in their own store:
+
+    opt = st.AdamW(fully_shard(model).parameters(), store="nvme{local_rank}/run")
+
 The computed numbers are bit-identical to those with everything in memory, whatever the budget, if the parameters are row-major
 in memory, and if no backward with `update="backward"` fails: after one that failed, the updates that it made stay.
 To train on a GPU, open the run there:

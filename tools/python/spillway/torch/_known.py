@@ -42,6 +42,7 @@ class Known:
         self.hook: Any = None  # what runs when its gradient is there
         self.updated_in: int | None = None  # id of the last backward that updated it
         self.step = 0  # without state it is 0
+        self.loaded: dict[str, Any] = {}  # a LoadedEntry for each entry that a load has written, if the format rounds
         # Whether an update had momentum. torch.optim.SGD makes its buffer in the first one, from the gradient without
         # dampening.
         self.has_momentum = False

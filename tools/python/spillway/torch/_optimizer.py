@@ -288,6 +288,7 @@ class OffloadedOptimizer(StateDicts):
             with contextlib.suppress(spillway.Error):
                 self.run.engine.unregister(id)
         known.number, known.ids, known.step, known.has_momentum = None, [], 0, False
+        known.loaded.clear()
 
     def _grow(self, param: torch.Tensor, known: Known, moments: tuple[str, ...]) -> None:
         """Gives the state of a parameter other moments, as when the momentum of its group was 0 and no longer is. What it has
@@ -317,6 +318,7 @@ class OffloadedOptimizer(StateDicts):
         self.ids.clear()
         for param, known in self._known.items():
             known.number, known.ids, known.name = None, [], names.get(param, known.name)
+            known.loaded.clear()
             if param not in layouts:
                 known.step, known.has_momentum = 0, False
         self._prefix, self._engine_state = prefix, _state.State(self.run.engine, *self._state_arguments)

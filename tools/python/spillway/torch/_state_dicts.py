@@ -24,7 +24,7 @@ from spillway.torch._libraries import wrap
 from spillway.torch._run import Run
 from spillway.torch._shards import is_sharded, like, local_of, part_of
 from spillway.torch._staging import on_cpu
-from spillway.torch._streamed import MASTER, entry, is_entry, is_own
+from spillway.torch._streamed import MASTER, LoadedEntry, entry, is_entry, is_own
 from spillway.torch._tensor import EngineTensor
 
 _MINE = "spillway"  # the key that marks a state dict of spillway.torch
@@ -85,7 +85,7 @@ class StateDicts(torch.optim.Optimizer):
     """The part of an OffloadedOptimizer that saves and loads its state."""
 
     run: Run
-    loaded: object = None  # stands for the state dict whose tensors were written last
+    loading: object = None  # stands for the state dict whose tensors were written last
     half_done: str  # why parts of the state are of different steps; empty: all of it is of one step
     _in_backward: UpdatesInBackward
     _kind: str
@@ -235,6 +235,7 @@ class StateDicts(torch.optim.Optimizer):
         state, if it has none yet: torch.optim has it before the first step where torch.distributed.checkpoint loads it.
         `state_dict` stands for the dict that they are for: after a load that was broken off, they are read only in that one."""
         self._take_up()
+        state_dict = state_dict or object()
         group = next((each for each in self.param_groups if any(param is other for other in each["params"])), None)
         known = self._known.get(param)
         if known is None or group is None:
@@ -258,10 +259,12 @@ class StateDicts(torch.optim.Optimizer):
     def read_entry(self, param: torch.Tensor, known: Known, name: str) -> torch.Tensor:
         """Returns a moment, or the master weights, of a parameter in fp32, in memory."""
         with self._in_use():
+            if name in known.loaded:
+                return known.loaded[name].read()
             if name == MASTER:
                 return self._read_masters(param, known)
             if (spec := self._spec_in_fp32(known, name)) is not None:
-                return self._engine_state.read(spec["id"], known.shape)
+                return self._engine_state.read(spec["id"], self._moment_shapes(param, known, known.layout.moments)[name])
             return self._read_moments(param, known)[name]
 
     def write_entry(self, param: torch.Tensor, known: Known, name: str, values: torch.Tensor) -> None:
@@ -269,7 +272,12 @@ class StateDicts(torch.optim.Optimizer):
         self.run.has_changed()
         self.half_done = self.half_done or _NOT_LOADED
         with self._in_use():
-            if name == MASTER:
+            if self._format in ("8bit", "compact"):
+                if name not in known.loaded:
+                    full_name = f"{self._prefix}/{known.name}/loaded/{name}"
+                    known.loaded[name] = LoadedEntry(self._engine_state, full_name, known.shape, self.run.pinned_bytes)
+                known.loaded[name].write(values)
+            elif name == MASTER:
                 self._write_masters(param, known, values)
             elif (spec := self._spec_in_fp32(known, name)) is not None:
                 self._engine_state.write(spec["id"], values)
@@ -352,7 +360,9 @@ class StateDicts(torch.optim.Optimizer):
             group.update({key: value for key, value in given.items() if key not in ("params", "param_names")})
         for known in self._known.values():
             known.version = -1  # the next step compares the weight with its rounded master weight
-        self.half_done = ""
+        self.half_done, self.loading = "", None
+        for known in self._known.values():
+            known.loaded.clear()
         self._in_backward.forget()
         for hook in list(self._optimizer_load_state_dict_post_hooks.values()):
             hook(self)
@@ -593,7 +603,10 @@ class StateDicts(torch.optim.Optimizer):
 
     def _load_one(self, param: torch.Tensor, known: Known, given: dict[str, Any], moments: tuple[str, ...]) -> None:
         """Writes the state that a dict gives this rank of a parameter. Entries of this very state are written already."""
-        own = {name for name, value in given.items() if is_own(value, known, name)}
+        loaded, known.loaded = known.loaded, {}
+        own = {name for name, value in given.items() if is_own(value, known, name) and name not in loaded}
+        given = {name: loaded[name].read() if is_own(value, known, name) and name in loaded else value
+                 for name, value in given.items()}
         if not known.has(moments) and own:
             self._grow(param, known, moments)
         elif not known.has(moments):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +18,8 @@ import torch
 from spillway.torch._grad_mode import without_gradients
 from spillway.torch._known import Known
 from spillway.torch._shards import like, local_of
-from spillway.torch._tensor import EngineTensor
+from spillway.torch._state import State, tile_rows_of
+from spillway.torch._tensor import EngineTensor, _forget
 
 MASTER = "master_weight"
 _numbers = itertools.count(1)
@@ -53,7 +55,7 @@ class StateHome:
 
     def read(self) -> torch.Tensor:
         """Returns all elements, in memory. Raises FailedPrecondition if a load of another state dict was broken off."""
-        if self.optimizer.loaded is not self.state_dict:
+        if self.optimizer.loading is not self.state_dict:
             self.optimizer.check_whole()
         return self._values()
 
@@ -65,8 +67,24 @@ class StateHome:
     def write(self, values: torch.Tensor) -> None:
         """Writes all elements, which are in memory, contiguous and in fp32."""
         if self.numel > 0:
-            self.optimizer.loaded = self.state_dict
+            self.optimizer.loading = self.state_dict
             self.optimizer.write_entry(self.param, self.known, self.name, values.view(self.shape))
+
+
+class LoadedEntry:
+    """What a load has written of an entry, in fp32 in the engine. A format that rounds would round the parts that are there
+    already again with each part that arrives, so load_state_dict() writes all of them together."""
+
+    def __init__(self, state: State, name: str, shape: torch.Size, pinned_bytes: int):
+        self._state, self._shape = state, shape
+        self._id = state.engine.register(name, "f32", list(shape), tile_rows=tile_rows_of(shape, pinned_bytes), transient=True)
+        weakref.finalize(self, _forget, state.engine, self._id).atexit = False
+
+    def read(self) -> torch.Tensor:
+        return self._state.read(self._id, self._shape)
+
+    def write(self, values: torch.Tensor) -> None:
+        self._state.write(self._id, values)
 
 
 class StateTensor(EngineTensor):
