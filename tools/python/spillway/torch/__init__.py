@@ -26,7 +26,8 @@ A model that is larger than memory is built, or loaded, where its weights go:
 A store may lie on several drives: `store=["nvme0/run", "nvme1/run"]` uses all of them at once. Each gets bytes in proportion to
 its rates, which are measured when the store is made.
 
-Several ranks, which torchrun starts and PyTorch joins, each update their shards, and keep the state of these in their own store:
+Several ranks, which torchrun starts and PyTorch joins, each update their shards, and keep the state of these in a store of
+their own:
 
     opt = st.AdamW(fully_shard(model).parameters(), store="nvme{local_rank}/run")
 

@@ -213,8 +213,8 @@ class OffloadedOptimizer(StateDicts):
                 "parameters: use AdamW, Adam, SGD, RMSprop or Lion, or keep such parameters whole on every rank")
         given, param = param, local_of(param)
         if _shards.is_sharded(given) and not self._has_warned and (left := weights_that_left(self.run)):
-            warnings.warn(f"spillway.torch: the model was offloaded and then sharded, which has put {len(left)} weights, such as "
-                          f"{left[0]}, into memory again: shard it without offload(). The optimizer's state is in the store",
+            warnings.warn(f"spillway.torch: the model was offloaded and then sharded, which has put {len(left)} weights, such "
+                          f"as {left[0]}, into memory again: shard it without offload(). The optimizer's state is in the store",
                           stacklevel=5)
             self._has_warned = True
         if param.dtype not in _state.DTYPES:
@@ -588,8 +588,8 @@ class OffloadedOptimizer(StateDicts):
         return {name: float(value) for name, value in named.items()}
 
     def _gradient(self, param: torch.Tensor, gradient: torch.Tensor, known: Known) -> torch.Tensor | None:
-        """Returns the gradient of this rank's part if it lies in memory. If gradients are in the engine, moves it there if needed
-        and returns None."""
+        """Returns the gradient of this rank's part if it lies in memory. If gradients are in the engine, moves it there if
+        needed and returns None."""
         _check_dense(gradient, known)
         expected = gradient_dtype_of(param) or known.dtype
         if (gradient.dtype, gradient.shape) != (expected, known.shape):

@@ -108,9 +108,9 @@ class StateDicts(torch.optim.Optimizer):
 
     @property
     def checkpoint(self) -> str:
-        """What state_dict() returns from now on. "tensors": torch.optim's dict, whose tensors are read from the store when they are
-        written, and written there when they are loaded, which is the default if a parameter is sharded over ranks. "commit": a
-        dict without tensors that names a commit of the store. None sets the default."""
+        """What state_dict() returns from now on. "tensors": torch.optim's dict, whose tensors are read from the store when they
+        are written to a file, and written there when they are loaded, which is the default if a parameter is sharded over
+        ranks. "commit": a dict without tensors that names a commit of the store. None sets the default."""
         default = "tensors" if any(map(is_sharded, self._params())) else "commit"
         return self._checkpoint or default
 
@@ -187,18 +187,18 @@ class StateDicts(torch.optim.Optimizer):
 
     @_ranks.names_rank
     def state_dict(self) -> dict[str, Any]:
-        """With checkpoint="tensors": returns torch.optim's state dict, and `master_weight` of 16-bit parameters. Its tensors are
-        DTensors where the parameters are, and their values stay in the store: torch.distributed.checkpoint reads one after
+        """With checkpoint="tensors": returns torch.optim's state dict, and `master_weight` of 16-bit parameters. Its tensors
+        are DTensors where the parameters are, and their values stay in the store: torch.distributed.checkpoint reads one after
         another. They are those of the moment in which they are read. What loads into them writes into the store, and
-        load_state_dict() with the same dict must follow. A step count and a zero are there of a parameter before its first
-        step. Only a centered RMSprop's values are in memory.
+        load_state_dict() with the same dict must follow. State of a parameter before its first step is zeros. Only a centered
+        RMSprop's values are in memory.
 
-        With checkpoint="commit": commits, and returns a dict that names the commit, of plain types and without state; torch.optim's Adam and AdamW
-        raise if they are to load it. The commit is kept until this process, or one that has loaded a commit of the store,
-        has made two newer ones, and as long as it is the last one that this optimizer has loaded. A line on stderr says when
-        it is dropped. If the run has a Checkpoints, that decides. Without a store, or before the first step, nothing is
-        committed. Raises FailedPrecondition within a backward that updates parameters, as when a signal's handler calls it
-        there, and between such a backward and step(), also if the backward was broken off."""
+        With checkpoint="commit": commits, and returns a dict that names the commit, of plain types and without state;
+        torch.optim's Adam and AdamW raise if they are to load it. The commit is kept until this process, or one that has
+        loaded a commit of the store, has made two newer ones, and as long as it is the last one that this optimizer has
+        loaded. A line on stderr says when it is dropped. If the run has a Checkpoints, that decides. Without a store, or
+        before the first step, nothing is committed. Raises FailedPrecondition within a backward that updates parameters, as
+        when a signal's handler calls it there, and between such a backward and step(), also if the backward was broken off."""
         wrap()  # accelerate calls this before a checkpoint, if it was imported late
         self._take_up()
         for hook in list(self._optimizer_state_dict_pre_hooks.values()):
@@ -239,7 +239,7 @@ class StateDicts(torch.optim.Optimizer):
         group = next((each for each in self.param_groups if any(param is other for other in each["params"])), None)
         known = self._known.get(param)
         if known is None or group is None:
-            raise spillway.InvalidArgument(f"a parameter of {tuple(param.shape)} is not the optimizer's, so that it has no state")
+            raise spillway.InvalidArgument(f"a parameter of {tuple(param.shape)} is not the optimizer's, so it has no state")
         if known.has_elements and not known.has_state:
             with self._in_use():
                 self._add_state(param, known, Layout(None, self.moments_of(group)))
@@ -519,7 +519,8 @@ class StateDicts(torch.optim.Optimizer):
     def _in_memory(self, param: torch.Tensor, known: Known, group: dict[str, Any]) -> dict[str, torch.Tensor]:
         """Returns this rank's parts of the moments, and of the master weights of a 16-bit parameter, in memory."""
         if not known.has_elements:
-            shapes = self._moment_shapes(param, known, self.moments_of(group)) | ({MASTER: known.shape} if known.has_masters else {})
+            shapes = self._moment_shapes(param, known, self.moments_of(group))
+            shapes |= {MASTER: known.shape} if known.has_masters else {}
             return {name: torch.empty(shape, dtype=torch.float32, device="cpu") for name, shape in shapes.items()}
         with self._in_use():
             values = self._read_moments(param, known)

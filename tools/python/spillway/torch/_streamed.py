@@ -26,9 +26,8 @@ _numbers = itertools.count(1)
 
 
 class StateHome:
-    """A moment, or the master weights, of a rank's part of a parameter, in fp32. It takes the place of a Home: a lease is a copy
-    in memory, which is written back if the operation may have changed it. Its values are those of the moment: a step changes
-    them."""
+    """A moment, or the master weights, of a rank's part of a parameter, in fp32. It takes the place of a Home: a lease is a
+    copy in memory, which is written back if the operation may have changed it. A step changes the values."""
 
     transient = True
     generation = 0

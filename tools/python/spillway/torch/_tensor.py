@@ -85,8 +85,9 @@ def _free_name(engine: spillway.Engine, name: str) -> str:
 def make_home(run: Any, name: str, like: torch.Tensor, role: str, device: torch.device, transient: bool = False,
               data: torch.Tensor | None = None, dtype: torch.dtype | None = None) -> Home:
     """Registers a tensor of the shape of `like`, and of its dtype unless `dtype` is given, with the values of `data`, whatever
-    the last commit has under its name; without `data` it is zeros. Operations find it on `device`. If a registered tensor has the name, a transient one gets a number after it. Raises
-    InvalidArgument if it is not transient then, or if the engine does not hold its dtype or the run has no such device."""
+    the last commit has under its name; without `data` it is zeros. Operations find it on `device`. If a registered tensor has
+    the name, a transient one gets a number after it. Raises InvalidArgument if it is not transient then, or if the engine does
+    not hold its dtype or the run has no such device."""
     run.leases_on(device, name)
     engine = run.engine
     dtype = dtype or like.dtype
