@@ -197,6 +197,30 @@ def adapters(rank, store):
     return results
 
 
+def scaled(rank, store):
+    """Returns the losses with a GradScaler whose first scale is too large: of torch.optim and ours on fp32 shards, and of ours on
+    fp16 shards with gradients in fp16."""
+    results = []
+    for dtype, module in ((torch.float32, torch.optim), (torch.float32, st), (torch.float16, st)):
+        model = shard_all(Model().to(torch.float16).to(dtype), mp_policy=MixedPrecisionPolicy(torch.float16, torch.float32))
+        more = {"store": os.path.join(store, str(dtype), "{rank}"), "pinned": "1MiB"} if module is st else {}
+        optimizer, scaler = module.AdamW(model.parameters(), lr=1e-2, **more), torch.amp.GradScaler("cpu", init_scale=2.0**24)
+        losses = []
+        for step in range(16):
+            generator = torch.Generator().manual_seed(10 * step + rank)
+            loss = model(torch.randn(4, 7, generator=generator)).float().square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        assert scaler.get_scale() < 2**24
+        results.append(losses)
+        if module is st:
+            optimizer.run.close()
+    return results
+
+
 class RanksTest(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="spillway-test-")

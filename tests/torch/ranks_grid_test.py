@@ -5,7 +5,7 @@ import unittest
 
 import ranks
 import torch
-from ranks_case import CLIP, RanksTest, adapters, bf16_shards
+from ranks_case import CLIP, RanksTest, adapters, bf16_shards, scaled
 
 ACCUMULATED = {"train": {"clip": 0.5, "accumulate": 2}}
 ENGINE, BACKWARD = {"ours": {"gradients": "engine"}}, {"ours": {"update": "backward"}}
@@ -43,6 +43,13 @@ class GridTest(RanksTest):
                     self.assertEqual(lower[:-1], whole[:-1])
                     for a, b in zip(lower[-1], whole[-1], strict=True):
                         self.assertTrue(torch.equal(a, b))
+
+    def test_a_scaler_skips_the_same_steps_on_all_ranks(self):
+        for count in (2, 4):
+            for theirs, ours, in_fp16 in ranks.run(count, scaled, self.store()):
+                for a, b, c in zip(theirs, ours, in_fp16, strict=True):
+                    self.assertLess(abs(a - b), 1e-6)
+                    self.assertLess(abs(a - c), 1e-2)
 
     def test_adapters_of_peft(self):
         for count in (2, 4):
