@@ -162,6 +162,7 @@ struct SnapshotInfo {
   std::string label;
   uint64_t number = 0;  // number of the commit, counted from 1
   std::string time;     // when the commit was made: RFC 3339, UTC
+  std::string user_state;
 };
 
 class Engine;

@@ -248,10 +248,29 @@ SPW_EXPORT spw_status* spw_user_state(spw_engine* engine, void** user_state, siz
 SPW_EXPORT spw_status* spw_snapshot(spw_engine* engine, const char* label);
 /* [{"label":"a","number":3,"time":"2026-01-31T12:00:00+00:00"}, ...], the oldest commit first. */
 SPW_EXPORT spw_status* spw_snapshots_json(spw_engine* engine, char** json);
+/* The user state of a snapshot's commit, freed with spw_free. */
+SPW_EXPORT spw_status* spw_snapshot_user_state(spw_engine* engine, const char* label,
+                                               void** user_state, size_t* bytes);
 SPW_EXPORT spw_status* spw_restore(spw_engine* engine, const char* label);
 SPW_EXPORT spw_status* spw_drop(spw_engine* engine, const char* label);
 SPW_EXPORT spw_status* spw_store_id(spw_engine* engine, char** id); /* "" without a store */
 SPW_EXPORT spw_status* spw_commit_number(spw_engine* engine, uint64_t* number);
+
+/* --- A store without an engine --- */
+
+/* Opens a store only to read its snapshots, also beside the process that has it; store_reader.h has
+ * the details. `store` has all its folders, in its order. */
+typedef struct spw_store_reader spw_store_reader;
+SPW_EXPORT spw_status* spw_store_reader_open(const char* const* store, size_t num_store,
+                                             spw_store_reader** reader);
+SPW_EXPORT void spw_store_reader_release(spw_store_reader* reader);
+SPW_EXPORT spw_status* spw_store_reader_id(spw_store_reader* reader, char** id);
+SPW_EXPORT spw_status* spw_store_reader_user_state(spw_store_reader* reader, const char* label,
+                                                   void** user_state, size_t* bytes);
+/* Outputs all `bytes` bytes that a tensor has in a snapshot. */
+SPW_EXPORT spw_status* spw_store_reader_read(spw_store_reader* reader, const char* label,
+                                             const spw_tensor_spec* spec, void* out,
+                                             uint64_t bytes);
 
 /* --- Statistics and timeline --- */
 

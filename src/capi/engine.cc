@@ -40,13 +40,6 @@ spw_engine_options DefaultOptions() {
   return options;
 }
 
-spw_tensor_spec DefaultSpec() {
-  spw_tensor_spec spec = {};
-  spec.dtype = SPW_F32;
-  spec.role = SPW_PARAMETER;
-  return spec;
-}
-
 absl::StatusOr<EngineOptions> ToOptions(const spw_engine_options& given) {
   EngineOptions options;
   if (given.num_store > 0)
@@ -84,6 +77,25 @@ absl::StatusOr<EngineOptions> ToOptions(const spw_engine_options& given) {
   return options;
 }
 
+Reader ToReader(spw_reader reader, void* user, const std::string& name) {
+  if (reader == nullptr) return {};
+  return [=](uint64_t offset, std::span<std::byte> out) -> absl::Status {
+    const int failed = reader(user, offset, out.data(), out.size());
+    if (failed == 0) return absl::OkStatus();
+    return absl::CancelledError(absl::StrCat("tensor '", name, "': its reader returned ", failed,
+                                             " for ", out.size(), " bytes at offset ", offset));
+  };
+}
+
+}  // namespace
+
+spw_tensor_spec DefaultSpec() {
+  spw_tensor_spec spec = {};
+  spec.dtype = SPW_F32;
+  spec.role = SPW_PARAMETER;
+  return spec;
+}
+
 absl::StatusOr<TensorSpec> ToSpec(const spw_tensor_spec& given) {
   SPILLWAY_RETURN_IF_ERROR(CheckNotNull(given.name, "spw_tensor_spec.name"));
   if (given.rank > 0) SPILLWAY_RETURN_IF_ERROR(CheckNotNull(given.shape, "spw_tensor_spec.shape"));
@@ -97,17 +109,6 @@ absl::StatusOr<TensorSpec> ToSpec(const spw_tensor_spec& given) {
   return spec;
 }
 
-Reader ToReader(spw_reader reader, void* user, const std::string& name) {
-  if (reader == nullptr) return {};
-  return [=](uint64_t offset, std::span<std::byte> out) -> absl::Status {
-    const int failed = reader(user, offset, out.data(), out.size());
-    if (failed == 0) return absl::OkStatus();
-    return absl::CancelledError(absl::StrCat("tensor '", name, "': its reader returned ", failed,
-                                             " for ", out.size(), " bytes at offset ", offset));
-  };
-}
-
-}  // namespace
 }  // namespace spillway::capi
 
 using namespace spillway;        // NOLINT(google-build-using-namespace): for the calls below
@@ -293,6 +294,23 @@ spw_status* spw_snapshots_json(spw_engine* engine, char** json) {
     SPILLWAY_ASSIGN_OR_RETURN(const std::vector<SnapshotInfo> snapshots, in.Snapshots());
     *json = CopyText(ToJson(snapshots));
     return absl::OkStatus();
+  });
+}
+
+spw_status* spw_snapshot_user_state(spw_engine* engine, const char* label, void** user_state,
+                                    size_t* bytes) {
+  return With(engine, [&](Engine& in) -> absl::Status {
+    SPILLWAY_RETURN_IF_ERROR(CheckNotNull(label, "label"));
+    SPILLWAY_RETURN_IF_ERROR(CheckNotNull(user_state, "user_state"));
+    SPILLWAY_RETURN_IF_ERROR(CheckNotNull(bytes, "bytes"));
+    SPILLWAY_ASSIGN_OR_RETURN(const std::vector<SnapshotInfo> snapshots, in.Snapshots());
+    for (const SnapshotInfo& each : snapshots) {
+      if (each.label != label) continue;
+      *user_state = CopyText(each.user_state);
+      *bytes = each.user_state.size();
+      return absl::OkStatus();
+    }
+    return absl::NotFoundError(absl::StrCat("there is no snapshot '", label, "'"));
   });
 }
 

@@ -17,6 +17,7 @@
 #include "spillway/engine.h"
 #include "spillway/optimizer.h"
 #include "spillway/spillway.h"
+#include "spillway/store_reader.h"
 #include "spillway/thread_pool.h"
 #include "src/base/mutex.h"
 #include "src/base/status_macros.h"
@@ -42,7 +43,16 @@ struct spw_lease {
   spillway::Device device = spillway::Device::Host();  // the engine's
 };
 
+struct spw_store_reader {
+  std::unique_ptr<spillway::StoreReader> reader;
+};
+
 namespace spillway::capi {
+
+// Converts a caller's specification of a tensor.
+absl::StatusOr<TensorSpec> ToSpec(const spw_tensor_spec& given);
+// The defaults of spw_tensor_spec_init.
+spw_tensor_spec DefaultSpec();
 
 // Runs `call` on the engine. InvalidArgument if `engine` is null; FailedPrecondition in a process
 // that was forked from the engine's.

@@ -349,7 +349,8 @@ absl::StatusOr<std::vector<SnapshotInfo>> EngineImpl::Snapshots() {
   if (!records.ok()) return records.status();
   std::vector<SnapshotInfo> snapshots;
   for (io::SnapshotRecord& record : *records) {
-    snapshots.push_back({std::move(record.label), record.number, std::move(record.time)});
+    snapshots.push_back({std::move(record.label), record.number, std::move(record.time),
+                         std::move(record.user_state)});
   }
   return snapshots;
 }

@@ -36,14 +36,13 @@ absl::Status CheckSpec(const TensorSpec& spec) {
   return absl::OkStatus();
 }
 
-// The form of a spec that the catalog stores, and that is compared when the store is reopened.
+}  // namespace
+
 std::string DescribeSpec(const TensorSpec& spec) {
   return absl::StrCat("{\"dtype\":\"", std::string(Name(spec.dtype)), "\",\"shape\":[",
                       absl::StrJoin(spec.shape, ","), "],\"role\":\"", std::string(Name(spec.role)),
                       "\",\"tile_rows\":", spec.tile_rows, "}");
 }
-
-}  // namespace
 
 void TensorRegistry::Begin(Mover* mover, bool has_store, uint64_t page_bytes, RestingRoom rests) {
   mover_ = mover;

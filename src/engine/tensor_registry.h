@@ -29,6 +29,10 @@
 
 namespace spillway::engine {
 
+// Returns the form of a spec that the catalog stores, and that is compared when the store is
+// reopened.
+std::string DescribeSpec(const TensorSpec& spec);
+
 // Thread-safe.
 class TensorRegistry {
  public:

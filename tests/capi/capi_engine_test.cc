@@ -74,7 +74,7 @@ TEST_F(CapiEngineTest, KeepsSnapshotsAndCountsCommits) {
   const uint32_t id = Register("w", SPW_F32, 2, 4);
   const float ones[8] = {1, 1, 1, 1, 1, 1, 1, 1}, twos[8] = {2, 2, 2, 2, 2, 2, 2, 2};
   SPW_ASSERT_OK(spw_write(engine_, id, 0, ones, sizeof ones));
-  SPW_ASSERT_OK(spw_commit(engine_, nullptr, 0));
+  SPW_ASSERT_OK(spw_commit(engine_, "a\0b", 3));
   SPW_ASSERT_OK(spw_snapshot(engine_, "one"));
   SPW_ASSERT_OK(spw_write(engine_, id, 0, twos, sizeof twos));
   SPW_ASSERT_OK(spw_commit(engine_, nullptr, 0));
@@ -84,6 +84,12 @@ TEST_F(CapiEngineTest, KeepsSnapshotsAndCountsCommits) {
   ASSERT_EQ(list.size(), 1u);
   EXPECT_EQ(list[0]["label"], "one");
   EXPECT_EQ(list[0]["number"], 1);
+  void* state = nullptr;
+  size_t bytes = 0;
+  SPW_ASSERT_OK(spw_snapshot_user_state(engine_, "one", &state, &bytes));
+  EXPECT_EQ(std::string(static_cast<char*>(state), bytes), std::string("a\0b", 3));
+  spw_free(state);
+  SPW_EXPECT_ERROR(spw_snapshot_user_state(engine_, "two", &state, &bytes), SPW_NOT_FOUND, "two");
   SPW_ASSERT_OK(spw_restore(engine_, "one"));
   EXPECT_EQ(Read<float>(id, 8)[7], 1.0f);
   uint64_t number = 0;
@@ -94,6 +100,60 @@ TEST_F(CapiEngineTest, KeepsSnapshotsAndCountsCommits) {
   char* store = nullptr;
   SPW_ASSERT_OK(spw_store_id(engine_, &store));
   EXPECT_EQ(Taken(store).size(), 32u);
+}
+
+TEST_F(CapiEngineTest, ReadsSnapshotsWithoutAnEngine) {
+  const uint32_t id = Register("w", SPW_F32, 3, 2);
+  Register("zeros", SPW_F32, 3, 2);
+  const float ones[6] = {1, 2, 3, 4, 5, 6}, twos[6] = {7, 7, 7, 7, 7, 7};
+  SPW_ASSERT_OK(spw_write(engine_, id, 0, ones, sizeof ones));
+  SPW_ASSERT_OK(spw_commit(engine_, "a\0b", 3));
+  SPW_ASSERT_OK(spw_snapshot(engine_, "one"));
+  SPW_ASSERT_OK(spw_write(engine_, id, 0, twos, sizeof twos));
+  SPW_ASSERT_OK(spw_commit(engine_, nullptr, 0));
+  char* store_id = nullptr;
+  SPW_ASSERT_OK(spw_store_id(engine_, &store_id));
+  spw_engine_release(engine_);
+  engine_ = nullptr;
+
+  const std::string store = folder_ / "s", none = folder_ / "none";
+  const char *const folders[] = {store.c_str()}, *const missing[] = {none.c_str()};
+  spw_store_reader* reader = nullptr;
+  SPW_EXPECT_ERROR(spw_store_reader_open(missing, 1, &reader), SPW_NOT_FOUND, "none");
+  SPW_ASSERT_OK(spw_store_reader_open(folders, 1, &reader));
+  char* same_id = nullptr;
+  SPW_ASSERT_OK(spw_store_reader_id(reader, &same_id));
+  EXPECT_EQ(Taken(same_id), Taken(store_id));
+  void* state = nullptr;
+  size_t bytes = 0;
+  SPW_ASSERT_OK(spw_store_reader_user_state(reader, "one", &state, &bytes));
+  EXPECT_EQ(std::string(static_cast<char*>(state), bytes), std::string("a\0b", 3));
+  spw_free(state);
+  SPW_EXPECT_ERROR(spw_store_reader_user_state(reader, "two", &state, &bytes), SPW_NOT_FOUND,
+                   "two");
+
+  const int64_t shape[] = {3, 2};
+  spw_tensor_spec spec;
+  spw_tensor_spec_init(&spec, sizeof spec);
+  spec.name = "w";
+  spec.shape = shape;
+  spec.rank = 2;
+  spec.tile_rows = 1;
+  std::vector<float> values(6, -1.0f);
+  SPW_ASSERT_OK(spw_store_reader_read(reader, "one", &spec, values.data(), 24));
+  EXPECT_EQ(values, std::vector<float>(ones, ones + 6));
+  spec.name = "zeros";
+  SPW_ASSERT_OK(spw_store_reader_read(reader, "one", &spec, values.data(), 24));
+  EXPECT_EQ(values, std::vector<float>(6, 0.0f));
+  SPW_EXPECT_ERROR(spw_store_reader_read(reader, "one", &spec, values.data(), 20),
+                   SPW_INVALID_ARGUMENT, "24 bytes");
+  spec.tile_rows = 2;
+  SPW_EXPECT_ERROR(spw_store_reader_read(reader, "one", &spec, values.data(), 24),
+                   SPW_INVALID_ARGUMENT, "is read as");
+  spec.name = "v";
+  SPW_EXPECT_ERROR(spw_store_reader_read(reader, "one", &spec, values.data(), 24), SPW_NOT_FOUND,
+                   "'v'");
+  spw_store_reader_release(reader);
 }
 
 TEST_F(CapiEngineTest, TellsStatsAndTimelineAsJson) {

@@ -60,7 +60,8 @@ ORDER = {
     "src/engine/pager": """arena_map tile_table use_queue action leases write_failures job page_table
         transfers plan_frames room plan_moves plan_run arrivals flush pager""".split(),
     "src/engine": """open_engine overlap_meter caller_waits rate_meter resting_room plan_service step_planner
-        timeline_recorder transfer_thread mover tensor_registry engine_stream engine_parts engine""".split(),
+        timeline_recorder transfer_thread mover tensor_registry tensor_reader store_reader engine_stream engine_parts
+        engine""".split(),
 }
 
 # Libraries that only some folders may include. Tests and benchmarks may include any.

@@ -18,6 +18,7 @@
 #include "io/store/store_view.h"
 #include "spillway/optimizer.h"
 #include "src/base/status_macros.h"
+#include "src/engine/tensor_reader.h"
 #include "src/optim/element_codecs.h"
 #include "tools/hf/config.h"
 #include "tools/spillway/command/exit_code.h"
@@ -25,13 +26,15 @@
 #include "tools/spillway/command/weight_progress.h"
 #include "tools/spillway/store/opened_store.h"
 #include "tools/spillway/store/store_summary.h"
-#include "tools/spillway/store/tensor_reader.h"
+#include "tools/spillway/store/stored_spec.h"
 #include "tools/trainer/export.h"
 #include "tools/trainer/parameters.h"
 #include "tools/trainer/train_state.h"
 
 namespace spillway::command {
 namespace {
+
+using engine::TensorReader;
 
 struct Commit {
   uint64_t number = 0;
@@ -86,7 +89,8 @@ struct Weights {
 // Finds the compact state of a 16-bit weight; none if there is no such tensor. InvalidArgument if
 // it does not fit the weight or has other tiles.
 absl::StatusOr<std::optional<TensorSpec>> FindRest(TensorReader& reader, const TensorSpec& weight) {
-  SPILLWAY_ASSIGN_OR_RETURN(std::optional<TensorSpec> rest, reader.Find(weight.name + "/compact"));
+  SPILLWAY_ASSIGN_OR_RETURN(std::optional<TensorSpec> rest,
+                            FindSpec(reader, weight.name + "/compact"));
   if (!rest) return rest;
   SPILLWAY_RETURN_IF_ERROR(JoinMasterWeights(weight, *rest, {}, {}, {}));
   if (rest->num_tiles() == weight.num_tiles() &&
@@ -101,7 +105,7 @@ absl::StatusOr<std::optional<TensorSpec>> FindRest(TensorReader& reader, const T
 absl::StatusOr<Weights> FindWeights(TensorReader& reader,
                                     const trainer::ParameterShape& parameter) {
   for (const std::string& name : {parameter.name + "/master", parameter.name}) {
-    SPILLWAY_ASSIGN_OR_RETURN(std::optional<TensorSpec> spec, reader.Find(name));
+    SPILLWAY_ASSIGN_OR_RETURN(std::optional<TensorSpec> spec, FindSpec(reader, name));
     if (!spec) continue;
     const absl::Status unknown = absl::DataLossError(
         absl::StrFormat("tensor '%s' is not what the model's configuration says", name));
@@ -114,7 +118,7 @@ absl::StatusOr<Weights> FindWeights(TensorReader& reader,
     SPILLWAY_RETURN_IF_ERROR(rest.status());
     if (*rest) return Weights{*std::move(spec), *std::move(rest)};
     for (const std::string& state : StateNames(parameter)) {
-      SPILLWAY_ASSIGN_OR_RETURN(const std::optional<TensorSpec> found, reader.Find(state));
+      SPILLWAY_ASSIGN_OR_RETURN(const std::optional<TensorSpec> found, FindSpec(reader, state));
       if (found) return unknown;
     }
     return Weights{*std::move(spec), std::nullopt};

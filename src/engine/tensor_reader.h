@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Reads the bytes that tensors have in a commit directly from a store's files, and checks them,
-// without an engine. It is for commands that inspect a store and must not change it.
+// without an engine. It is for what inspects a store and must not change it.
 
-#ifndef SPILLWAY_TOOLS_SPILLWAY_STORE_TENSOR_READER_H_
-#define SPILLWAY_TOOLS_SPILLWAY_STORE_TENSOR_READER_H_
+#ifndef SPILLWAY_ENGINE_TENSOR_READER_H_
+#define SPILLWAY_ENGINE_TENSOR_READER_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -15,6 +15,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -25,7 +26,7 @@
 #include "io/store/store_view.h"
 #include "spillway/types.h"
 
-namespace spillway::command {
+namespace spillway::engine {
 
 // Externally synchronised. The view must outlive the reader.
 class TensorReader {
@@ -33,9 +34,11 @@ class TensorReader {
   // Reads tensors as of the commit with this number, which must be the last or a snapshot's.
   TensorReader(const io::StoreView& view, uint64_t commit) : view_(view), commit_(commit) {}
 
-  // Returns the tensor's specification, whose name is not checked; none if the commit has no such
-  // tensor. DataLoss if its description is not one of the engine's.
-  absl::StatusOr<std::optional<TensorSpec>> Find(const std::string& name);
+  // Returns the tensor's description, as DescribeSpec made it; none if the commit has no such
+  // tensor.
+  absl::StatusOr<std::optional<std::string>> Description(const std::string& name);
+  // Returns a DataLoss error that names the catalog and says what to do.
+  absl::Status Damaged(std::string_view what) const { return view_.catalog().Damaged(what); }
 
   // Hands all bytes of the tensor to `consume`, in order, in pieces of at most a page. Pages that
   // were never written are zeros.
@@ -72,6 +75,6 @@ class TensorReader {
   size_t buffer_bytes_ = 0;
 };
 
-}  // namespace spillway::command
+}  // namespace spillway::engine
 
-#endif  // SPILLWAY_TOOLS_SPILLWAY_STORE_TENSOR_READER_H_
+#endif  // SPILLWAY_ENGINE_TENSOR_READER_H_

@@ -3,7 +3,7 @@
 // A tensor's tiles follow one another in its pages. Each tile begins a page, so the last page of a
 // tile may be short.
 
-#include "tools/spillway/store/tensor_reader.h"
+#include "src/engine/tensor_reader.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -15,40 +15,15 @@
 #include "absl/strings/str_format.h"
 #include "io/checksum.h"
 #include "io/store/catalog_schema.h"
-#include "nlohmann/json.hpp"
 #include "src/base/errno_status.h"
 #include "src/base/status_macros.h"
 
-namespace spillway::command {
+namespace spillway::engine {
 namespace {
 
 using io::SqliteStatement;
 
 constexpr size_t kMaxOpenFiles = 64;
-
-// Parses the engine's description of a tensor; none if it is something else.
-std::optional<TensorSpec> ParseSpec(const std::string& name, const std::string& description) {
-  const auto json = nlohmann::json::parse(description, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return std::nullopt;
-  TensorSpec spec{.name = name};
-  const auto dtype = json.find("dtype");
-  const auto shape = json.find("shape");
-  const auto rows = json.find("tile_rows");
-  if (dtype == json.end() || shape == json.end() || rows == json.end()) return std::nullopt;
-  if (!dtype->is_string() || !shape->is_array() || !rows->is_number_integer()) return std::nullopt;
-  bool known = false;
-  for (const DType each : {DType::kF32, DType::kF16, DType::kBF16, DType::kU8}) {
-    if (dtype->get<std::string>() != Name(each)) continue;
-    spec.dtype = each;
-    known = true;
-  }
-  for (const auto& dimension : *shape) {
-    if (!dimension.is_number_integer() || dimension.get<int64_t>() < 1) return std::nullopt;
-    spec.shape.push_back(dimension.get<int64_t>());
-  }
-  spec.tile_rows = rows->get<int64_t>();
-  return known && spec.tile_rows >= 0 ? std::optional(spec) : std::nullopt;
-}
 
 // Reads all `size_bytes`, and continues after short reads.
 absl::Status ReadAt(const io::DirectFile& file, std::byte* out, size_t size_bytes,
@@ -85,12 +60,10 @@ absl::StatusOr<std::optional<TensorReader::Found>> TensorReader::FindRow(const s
   return std::optional(std::move(found));
 }
 
-absl::StatusOr<std::optional<TensorSpec>> TensorReader::Find(const std::string& name) {
-  SPILLWAY_ASSIGN_OR_RETURN(const std::optional<Found> found, FindRow(name));
-  if (!found) return std::optional<TensorSpec>();
-  std::optional<TensorSpec> spec = ParseSpec(name, found->description);
-  if (!spec) return view_.catalog().Damaged("the description of tensor " + name + " is unknown");
-  return spec;
+absl::StatusOr<std::optional<std::string>> TensorReader::Description(const std::string& name) {
+  SPILLWAY_ASSIGN_OR_RETURN(std::optional<Found> found, FindRow(name));
+  if (!found) return std::optional<std::string>();
+  return std::optional(std::move(found->description));
 }
 
 absl::StatusOr<std::map<uint64_t, io::PageRecord>> TensorReader::ReadRows(uint64_t id) {
@@ -194,4 +167,4 @@ absl::StatusOr<const io::DirectFile*> TensorReader::Open(const io::Extent& exten
   return &files_.emplace(key, *std::move(file)).first->second;
 }
 
-}  // namespace spillway::command
+}  // namespace spillway::engine
