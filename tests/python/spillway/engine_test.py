@@ -112,6 +112,38 @@ class EngineTest(unittest.TestCase):
         with self.assertRaisesRegex(IndexError, "past its end"):
             self.engine.write(tensor, b"x", offset=10000)
 
+    def test_another_process_reads_a_snapshot_beside_this_one(self):
+        weight = self.engine.register("w", "f32", (6, 1000), tile_rows=2, data=bytes(range(250)) * 96)
+        self.engine.commit(b"one\0two")
+        self.engine.snapshot("kept")
+        self.assertEqual(self.engine.snapshot_user_state("kept"), b"one\0two")
+        with self.assertRaisesRegex(spillway.NotFound, "none"):
+            self.engine.snapshot_user_state("none")
+        self.engine.write(weight, bytes(24000))
+        self.engine.commit(b"three")
+        reads = textwrap.dedent(f"""
+            import spillway
+            with spillway.StoreReader({str(self.folder / "store")!r}) as store:
+                assert store.store_id == {self.engine.store_id!r}
+                assert store.user_state("kept") == b"one\\0two"
+                assert store.read("kept", {self.engine.spec(weight)!r}) == bytes(range(250)) * 96
+                try:
+                    store.read("none", {self.engine.spec(weight)!r})
+                except spillway.NotFound:
+                    pass
+                else:
+                    raise AssertionError
+            try:
+                store.store_id
+            except spillway.FailedPrecondition:
+                print("read")
+            """)
+        self.assertEqual(subprocess.run([sys.executable, "-c", reads], capture_output=True, text=True).stdout, "read\n")
+        self.engine.write(weight, bytes(24000))
+        self.engine.commit()
+        with self.assertRaisesRegex(spillway.NotFound, "nowhere"):
+            spillway.StoreReader(self.folder / "nowhere")
+
     def test_snapshots(self):
         tensor = self.engine.register("b", "u8", (10,), data=b"0123456789")
         self.engine.commit()

@@ -34,11 +34,12 @@ from spillway._errors import (
 )
 from spillway._library import version as _version
 from spillway._sizes import parse_size
+from spillway._store_reader import StoreReader
 
 __version__ = _version()
 
 __all__ = [
     "Aborted", "AlreadyExists", "Cancelled", "DataLoss", "Engine", "Error", "FailedPrecondition", "Internal",
-    "InvalidArgument", "Lease", "NotFound", "OutOfRange", "ResourceExhausted", "Stream", "Unavailable", "Unimplemented",
-    "parse_size",
+    "InvalidArgument", "Lease", "NotFound", "OutOfRange", "ResourceExhausted", "StoreReader", "Stream", "Unavailable",
+    "Unimplemented", "parse_size",
 ]

@@ -30,6 +30,7 @@ from spillway._library import (
     new,
     pointer,
     size_t,
+    taken_bytes,
     taken_text,
     u8,
     u32,
@@ -319,13 +320,7 @@ class Engine:
         after that, this raises its exception, but the tensor is registered. In the main thread, other exceptions that Python
         ignores during the call reach sys.unraisablehook when it returns."""
         dimensions = [whole_number(dimension, f"a dimension of {name!r}", 2**63 - 1, -2**63) for dimension in shape]
-        spec = new(TensorSpec, library.spw_tensor_spec_init)
-        spec.name = text_of(name, "the name of a tensor")
-        spec.dtype = number_of(dtype, DTYPES, "dtype")
-        spec.role = number_of(role, ROLES, "role")
-        spec.shape, spec.rank = (i64 * max(1, len(dimensions)))(*dimensions), len(dimensions)
-        spec.tile_rows = whole_number(tile_rows, f"tile_rows of {name!r}", 2**63 - 1, -2**63)
-        spec.transient = int(transient)
+        spec = spec_of(name, dtype, dimensions, role, tile_rows, transient)
         fill = data if data is None or callable(data) else _filler(name, dtype, dimensions, data)
         id = u32()
 
@@ -459,14 +454,7 @@ class Engine:
 
     def user_state(self) -> bytes | None:
         """Returns the user state of the last commit; None: never committed."""
-        out, size = pointer(), size_t()
-        check(library.spw_user_state(self._live(), ctypes.byref(out), ctypes.byref(size)))
-        if out.value is None:
-            return None
-        try:
-            return ctypes.string_at(out.value, size.value)
-        finally:
-            library.spw_free(out)
+        return taken_bytes(library.spw_user_state, self._live())
 
     def snapshot(self, label: str) -> None:
         """Keeps the last commit under a label. Copies nothing."""
@@ -475,6 +463,10 @@ class Engine:
     def snapshots(self) -> list[dict[str, Any]]:
         """Returns the label, number and time of each snapshot, the oldest commit first."""
         return json.loads(taken_text(library.spw_snapshots_json, self._live()))
+
+    def snapshot_user_state(self, label: str) -> bytes:
+        """Returns the user state of a snapshot's commit. Raises NotFound if there is no such snapshot."""
+        return taken_bytes(library.spw_snapshot_user_state, self._live(), text_of(label, "label")) or b""
 
     def restore(self, label: str) -> None:
         """Goes back to a snapshot: its state becomes a new commit."""
@@ -510,6 +502,18 @@ class Engine:
     def page_bytes(self) -> int:
         self._check_process()
         return library.spw_page_bytes(self._live())
+
+
+def spec_of(name: str, dtype: str, shape: Sequence[int], role: str, tile_rows: int, transient: bool = False) -> TensorSpec:
+    """Returns the library's description of a tensor."""
+    spec = new(TensorSpec, library.spw_tensor_spec_init)
+    spec.name = text_of(name, "the name of a tensor")
+    spec.dtype = number_of(dtype, DTYPES, "dtype")
+    spec.role = number_of(role, ROLES, "role")
+    spec.shape, spec.rank = (i64 * max(1, len(shape)))(*shape), len(shape)
+    spec.tile_rows = whole_number(tile_rows, f"tile_rows of {name!r}", 2**63 - 1, -2**63)
+    spec.transient = int(transient)
+    return spec
 
 
 def _bytes_of(data: Any) -> tuple[int | None, int, Any]:

@@ -105,10 +105,15 @@ _FALLIBLE = {
     "spw_user_state": [pointer, _HANDLE, _OUT(size_t)],
     "spw_snapshot": [pointer, text],
     "spw_snapshots_json": [pointer, _TEXT_OUT],
+    "spw_snapshot_user_state": [pointer, text, _HANDLE, _OUT(size_t)],
     "spw_restore": [pointer, text],
     "spw_drop": [pointer, text],
     "spw_store_id": [pointer, _TEXT_OUT],
     "spw_commit_number": [pointer, _OUT(u64)],
+    "spw_store_reader_open": [_OUT(text), size_t, _HANDLE],
+    "spw_store_reader_id": [pointer, _TEXT_OUT],
+    "spw_store_reader_user_state": [pointer, text, _HANDLE, _OUT(size_t)],
+    "spw_store_reader_read": [pointer, text, _OUT(TensorSpec), pointer, u64],
     "spw_stats_json": [pointer, _TEXT_OUT],
     "spw_take_timeline_json": [pointer, _TEXT_OUT],
     "spw_stream_create": [pointer, _HANDLE],
@@ -132,6 +137,7 @@ _OTHERS = {
     "spw_engine_options_init": (None, [_OUT(EngineOptions), size_t]),
     "spw_engine_release": (None, [pointer]),
     "spw_tensor_spec_init": (None, [_OUT(TensorSpec), size_t]),
+    "spw_store_reader_release": (None, [pointer]),
     "spw_lease_data": (pointer, [pointer]),
     "spw_lease_size_bytes": (u64, [pointer]),
     "spw_lease_release": (None, [pointer, pointer]),
@@ -290,6 +296,21 @@ def taken_text(call, *arguments) -> str:
         del arguments  # as in call()
     try:
         return ctypes.string_at(out.value).decode(errors="replace")
+    finally:
+        library.spw_free(out)
+
+
+def taken_bytes(call, *arguments) -> bytes | None:
+    """Returns the bytes that `call` outputs through its last two arguments, and frees the output. None: there are none."""
+    out, size = pointer(), size_t()
+    try:
+        check(call(*arguments, ctypes.byref(out), ctypes.byref(size)))
+    finally:
+        del arguments  # as in call()
+    if out.value is None:
+        return None
+    try:
+        return ctypes.string_at(out.value, size.value)
     finally:
         library.spw_free(out)
 
