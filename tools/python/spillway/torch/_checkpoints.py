@@ -14,13 +14,15 @@ import zipfile
 from typing import Any
 
 import spillway
+from spillway.torch import _dcp_folder
 from spillway.torch._run import LABEL, Run
 
 _ZIP_END_BYTES = 66 << 10  # that hold the end of a zip file's directory
 _LABELS = re.compile(re.escape(LABEL.encode()) + rb"[0-9]+(?:-[0-9a-f]{8})?")  # older versions had only the number
 _PICKLES = {bytes([0x80, protocol]) for protocol in range(2, 6)}  # the first bytes of a pickle
-# Files that are never opened: to close one would release SQLite's locks on it, or its bytes may look like a pickle's.
-_NOT_OPENED = re.compile(r".*\.(sqlite3?|db)(-wal|-shm|-journal)?$|spillway-segment-")
+# Files that are never opened: to close one would release SQLite's locks on it, or its bytes may look like a pickle's. The data
+# files of torch.distributed.checkpoint are read where its metadata says.
+_NOT_OPENED = re.compile(r".*\.(sqlite3?|db)(-wal|-shm|-journal)?$|spillway-segment-|.*\.distcp$")
 
 
 class Checkpoints:
@@ -28,7 +30,8 @@ class Checkpoints:
 
     Without a Checkpoints, a run keeps its two newest snapshots and the one that was loaded, whatever checkpoints there are.
     With one, a snapshot is kept as long as a checkpoint under the folder names it. A checkpoint is a file of any name that
-    torch.save or another pickler wrote and that has a state dict of spillway.torch. Of the snapshots that this run made and
+    torch.save or another pickler wrote and that has a state dict of spillway.torch, or a folder that
+    torch.distributed.checkpoint wrote, which is one once it has its metadata. Of the snapshots that this run made and
     that no checkpoint was seen to name, the newest `keep` are kept as well, and the one that was loaded: their checkpoint is
     just being saved, or was saved elsewhere. A snapshot of an earlier run that no checkpoint was seen to name stays.
     """
@@ -105,7 +108,8 @@ class Checkpoints:
 
     def _may_be_ours(self, path: pathlib.Path) -> bool:
         """Whether a file that this user may not read can be a checkpoint: it was one, or has the name of one."""
-        return path in self._read or path.suffix in (".pt", ".pth", ".ckpt", ".bin", ".tar", ".pkl")
+        return (path in self._read or _dcp_folder.is_metadata(path)
+                or path.suffix in (".pt", ".pth", ".ckpt", ".bin", ".tar", ".pkl"))
 
     def _is_deleted(self, path: pathlib.Path) -> bool:
         """Whether a file that was read is not there any more. Raises OSError if that cannot be known: `folder` is missing, or
@@ -124,8 +128,9 @@ class Checkpoints:
 
     def _labels_in(self, path: pathlib.Path) -> set[str]:
         """Returns the labels of the run's snapshots that the file names. Raises OSError if the file cannot be read."""
+        store_id = self._run.engine.store_id.encode()
         try:
-            found = _strings_in(path, self._run.engine.store_id.encode())
+            found = _strings_in_folder(path, store_id) if _dcp_folder.is_metadata(path) else _strings_in(path, store_id)
         except OSError:
             raise
         except Exception:  # half written, or a zip of another kind
@@ -138,19 +143,34 @@ def _strings_in(path: pathlib.Path, store_id: bytes) -> set[str]:
     pickle holds strings verbatim, so nothing is unpickled or run. In torch.save's newer format, a zip file, no tensor data
     is read."""
 
-    def search(pickled: Any) -> set[str]:
-        if pickled.find(store_id) < 0:
-            return set()
-        return {label.decode() for label in _LABELS.findall(pickled)}
-
     with open(path, "rb") as file:
         first = file.read(2)
         if first == b"PK":
             file.seek(max(0, os.fstat(file.fileno()).st_size - _ZIP_END_BYTES))
             file.read()  # raises OSError if it cannot be read, for which zipfile says that the file is no zip
             with zipfile.ZipFile(file) as zipped:
-                return set().union(*(search(zipped.read(name)) for name in zipped.namelist() if name.endswith(".pkl")))
+                return set().union(*(_search(zipped.read(name), store_id) for name in zipped.namelist()
+                                     if name.endswith(".pkl")))
         if first not in _PICKLES:
             return set()
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as pickled:
-            return search(pickled)
+            return _search(pickled, store_id)
+
+
+def _strings_in_folder(metadata: pathlib.Path, store_id: bytes) -> set[str]:
+    """Returns the same of a checkpoint of torch.distributed.checkpoint, given its metadata. Of its data only the entries are
+    read that name commits."""
+    found: set[str] = set()
+    for entry in _dcp_folder.entries(metadata):
+        words = entry.name.split(".")
+        if words[-1] == "spillway" and "param_groups" in words:
+            with open(entry.path, "rb") as file:
+                file.seek(entry.offset)
+                found |= _search(file.read(entry.size), store_id)
+    return found
+
+
+def _search(pickled: Any, store_id: bytes) -> set[str]:
+    if pickled.find(store_id) < 0:
+        return set()
+    return {label.decode() for label in _LABELS.findall(pickled)}
