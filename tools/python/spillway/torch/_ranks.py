@@ -77,7 +77,7 @@ def names_rank(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return function(*args, **kwargs)
         except spillway.Error as error:
-            if count() == 1 or str(error).startswith("rank "):
+            if count() == 1 or str(error).startswith("rank ") or hasattr(error, "is_of_all_ranks"):
                 raise
             error.args = (f"rank {rank()}: {error}", *error.args[1:])
             raise

@@ -49,7 +49,7 @@ class Run:
             self._devices[device] = Gpu(engine, device.index)
         self.store = _as_store(folders)
         self.place = named(folders)  # for messages; "" without a store
-        self._folders = list(map(os.path.abspath, folders))  # the program may go to another folder
+        self.folders = list(map(os.path.abspath, folders))  # the program may go to another folder
         self.pinned_bytes = pinned_bytes
         self.checkpoints: Any = None  # a Checkpoints, if there is one
         self.room: Any = None  # for saved tensors, made on first use
@@ -61,6 +61,7 @@ class Run:
         self._owners: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()  # by name prefix
         self._kept: dict[str, Any] = {}  # what keep_commit returned for the commit of _at
         self.made: set[str] = set()  # labels of the snapshots that this run made
+        self._unnamed: set[str] = set()  # of those that no checkpoint names, and that are yet to be dropped
         self._loaded: dict[str, str] = {}  # label that this process loaded last, by optimizer's name
         self._continues = False  # whether a snapshot that was there before this run has been loaded
         self._at: str | None = None  # label of the commit that the state equals; None: it has changed
@@ -125,11 +126,12 @@ class Run:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def keep_commit(self, of_weights: bool = False) -> dict[str, Any]:
+    def keep_commit(self, of_weights: bool = False, drops_old: bool = True) -> dict[str, Any]:
         """Commits, keeps the commit as a snapshot, and returns a dict that names it. The commit's user state has this dict and
         what state_dict() says of each optimizer. The snapshot takes space only as later commits differ. Without a store, and
         before the first step, nothing is committed: loaders request a state dict before the first step, and its snapshot
-        must not displace that of a checkpoint. `of_weights`: it is a checkpoint's, whose weights the commit must have."""
+        must not displace that of a checkpoint. `of_weights`: it is a checkpoint's, whose weights the commit must have.
+        `drops_old`: whether older snapshots are dropped that are no longer kept; if not, the caller must call drop_old()."""
         if self.store is None or not (self.has_stepped or of_weights):
             return {"store": None, "store_id": "", "commit": 0, "label": self._memory, "new": not self.has_stepped}
         if self._at is not None:
@@ -140,7 +142,7 @@ class Run:
             number = self.engine.commit_number + 1
             # Another copy of the store, or this one put back from a backup, has other commits of the same numbers.
             label = f"{LABEL}{number}-{secrets.token_hex(4)}"
-            kept = {"store": _as_store(self._folders), "store_id": self.engine.store_id, "commit": number,
+            kept = {"store": _as_store(self.folders), "store_id": self.engine.store_id, "commit": number,
                     "label": label, "weights": {home.name: list(home.shape) for home in self._weights()},
                     "tile_rows": {name: rows for owner in self._optimizers() for name, rows in owner.tile_rows().items()},
                     "moments": {name: of for owner in self._optimizers() for name, of in owner.moments().items()}}
@@ -149,7 +151,8 @@ class Run:
             self.made.add(label)
             # Recorded before a step that waits for the commit calls has_changed().
             self._at, self._kept = label, kept
-        self._drop_old()
+        if drops_old:
+            self.drop_old()
         return kept
 
     def _weights(self) -> list[Any]:
@@ -179,8 +182,8 @@ class Run:
         for each in self._optimizers():
             each.finish_updates()
         others = {each: each.half_done for each in self._optimizers() if each is not owner}
-        theirs = {id for each in others for id in each.weight_ids()} - set(owner.weight_ids()) if owner is not None else set()
-        weights = [home.id for home in self._weights() if home.name not in kept["weights"] or home.id in theirs]
+        brought = set(self.brought_weights(kept, owner))
+        weights = [home.id for home in self._weights() if home.id not in brought]
         # The engine restores no tensor whose shape or tiles are others than the commit's.
         moved = {each: (layouts, each.layouts()) for each in others
                  if not each.is_laid_out(layouts := each.layouts_beside(kept))}
@@ -209,6 +212,13 @@ class Run:
             if not staying():
                 self._at, self._kept = kept["label"], {key: kept[key] for key in _NAMES if key in kept}
 
+    def brought_weights(self, kept: dict[str, Any], owner: Any) -> list[int]:
+        """Returns the ids of the weights that go_to() brings to a commit that keep_commit named, by name."""
+        others = {id for each in self._optimizers() if each is not owner for id in each.weight_ids()}
+        theirs = others - set(owner.weight_ids()) if owner is not None else set()
+        return [home.id for home in sorted(self._weights(), key=lambda home: home.name)
+                if home.name in kept.get("weights", {}) and home.id not in theirs]
+
     def recut(self, owner: Any) -> None:
         """Registers the state of an optimizer in the tiles that fit the run's budget, with the bytes that it has."""
         with self.leasing.none(), self._saved(lambda: owner.ids) as write_back:
@@ -227,7 +237,7 @@ class Run:
             yield lambda: None
             return
         memory = memoryview(bytearray(min(_PIECE_BYTES, max(sizes))))
-        with SpareFiles(self._folders, sum(sizes)) as files:
+        with SpareFiles(self.folders, sum(sizes)) as files:
             there = ids()
             # If the disks are full, this is known before anything has changed.
             places = [files.write(self.engine.read(there[number], offset, memory[:size])) for number, offset, size in pieces]
@@ -265,16 +275,31 @@ class Run:
         has been saved, of which the run learns nothing."""
         return label in self._loaded.values()
 
+    def drop_unnamed(self, labels: set[str]) -> None:
+        """Drops snapshots that no checkpoint will name, now or, if that fails, before others that are no longer kept."""
+        self._unnamed |= labels
+        if self._at in self._unnamed:
+            self._at = None
+        for label in sorted(self._unnamed):
+            with contextlib.suppress(spillway.Error):
+                self.drop(label)
+                self._unnamed.discard(label)
+                self.made.discard(label)
+
     def drop(self, label: str) -> None:
         """Drops a snapshot. If the state equals its commit, the next keep_commit still makes a new commit."""
         self.engine.drop(label)
         if label == self._at:
             self._at = None
 
+    def needs_no_commit(self, kept: dict[str, Any]) -> bool:
+        """Whether nothing has changed since keep_commit returned `kept`, or the state is one before any step."""
+        return kept["label"] == self._memory or bool(kept.get("new"))
+
     def check(self, kept: dict[str, Any]) -> None:
         """Raises if the engine cannot be brought to the commit that `kept` names."""
-        if kept["label"] == self._memory or kept.get("new"):
-            return  # nothing has changed since, or the state is one before any step, which needs no commit
+        if self.needs_no_commit(kept):
+            return
         for home in self._weights():
             shape = kept.get("weights", {}).get(home.name)
             if shape is not None and shape != list(home.shape):
@@ -290,16 +315,22 @@ class Run:
                 f"this state dict names commit {kept['commit']} of the store that was in {_place_of(kept)}, and this is "
                 f"{here}: a copied checkpoint does not carry the state. Open that store, or save full_state_dict() there and "
                 "load it here")
+        self.check_has(kept["label"])
+
+    def check_has(self, wanted: str) -> None:
+        """Raises NotFound if the store does not have the snapshot."""
         labels = [each["label"] for each in self.engine.snapshots()]
-        if kept["label"] not in labels:
+        if wanted not in labels:
             raise spillway.NotFound(
-                f"the store in {self.place} does not have the snapshot {kept['label']} of this checkpoint; it has "
+                f"the store in {self.place} does not have the snapshot {wanted} of this checkpoint; it has "
                 f"{', '.join(label for label in labels if label.startswith(LABEL)) or 'none'}. It may have been dropped: "
                 f"without a Checkpoints a run keeps the newest {_KEPT} and the one that was loaded; Checkpoints(run, FOLDER) "
                 "keeps those that files name. Or the checkpoint was saved with another copy of the store, or before the store "
                 "was put back from a backup")
 
-    def _drop_old(self) -> None:
+    def drop_old(self) -> None:
+        """Drops the snapshots that are no longer kept."""
+        self.drop_unnamed(set())
         if self.checkpoints is not None:
             self.checkpoints.drop_gone()
             return

@@ -52,10 +52,16 @@ def part_of(param: torch.Tensor, value: Any) -> Any:
         value = value.full_tensor()
     if not is_sharded(param) or not isinstance(value, torch.Tensor) or value.dim() == 0 or value.shape != param.shape:
         return value
+    return value[tuple(slice(begin, begin + length) for begin, length in zip(offset_of(param), local_of(param).shape))]
+
+
+def offset_of(param: torch.Tensor) -> tuple[int, ...]:
+    """Returns where this rank's part begins in the parameter, in each dimension."""
+    if not is_sharded(param):
+        return (0,) * param.dim()
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-    shape, offset = compute_local_shape_and_global_offset(param.shape, param.device_mesh, param.placements)
-    return value[tuple(slice(begin, begin + length) for begin, length in zip(offset, shape))]
+    return tuple(compute_local_shape_and_global_offset(param.shape, param.device_mesh, param.placements)[1])
 
 
 def is_whole(param: torch.Tensor) -> bool:

@@ -15,19 +15,19 @@ from typing import Any
 
 import spillway
 import torch
-from spillway.torch import _ranks, _state
+from spillway.torch import _commits, _ranks, _state, _together
 from spillway.torch._backward import UpdatesInBackward
 from spillway.torch._grad_mode import without_gradients
 from spillway.torch._interrupts import later_interrupts
 from spillway.torch._known import Known, Layout
 from spillway.torch._libraries import wrap
 from spillway.torch._run import Run
-from spillway.torch._shards import is_sharded, like, local_of, part_of
+from spillway.torch._shards import is_sharded, like, local_of, offset_of, part_of
 from spillway.torch._staging import on_cpu
 from spillway.torch._streamed import MASTER, LoadedEntry, entry, is_entry, is_own
 from spillway.torch._tensor import EngineTensor
 
-_MINE = "spillway"  # the key that marks a state dict of spillway.torch
+_MINE = _commits.MINE  # the key that marks a state dict of spillway.torch
 # Options that groups of older state dicts do not have, with the values that they had. torch.optim adds the same.
 _LATER = {"amsgrad": False, "nesterov": False, "dampening": 0, "centered": False, "maximize": False, "foreach": None,
           "fused": None, "capturable": False, "differentiable": False}
@@ -40,23 +40,24 @@ _ELSEWHERE = "the state is in the store that this state dict names: load the dic
 class NoState(collections.defaultdict):
     """The `state` of an optimizer whose state rests in the engine: it has no items. Code that asks whether there is state, as
     torch.distributed.checkpoint does before it makes some by a step, that reads a parameter's, or that would change it, as
-    clear() does to begin anew, raises Unimplemented. If the optimizer's checkpoints are of tensors, there is state, and a
-    parameter's is what state_dict() has of it."""
+    clear() does to begin anew, raises Unimplemented. If the optimizer's checkpoints are of tensors, or of commits of all ranks,
+    there is state, and a parameter's is what state_dict() has of it."""
 
     def __init__(self, optimizer: StateDicts):
         super().__init__()
         self._optimizer = weakref.ref(optimizer)
 
     def __bool__(self) -> bool:
-        self._with_tensors()
+        self._of()
         return True
 
     def __missing__(self, key: Any) -> Any:
-        return self._with_tensors().entries_of(key)
+        optimizer = self._of()
+        return optimizer.entries_of(key) if optimizer.checkpoint == "tensors" else optimizer.mark_of(key)
 
-    def _with_tensors(self) -> StateDicts:
+    def _of(self) -> StateDicts:
         optimizer = self._optimizer()
-        if optimizer is None or optimizer.checkpoint != "tensors":
+        if optimizer is None or optimizer.checkpoint != "tensors" and not optimizer.commits_on_all:
             raise self.error()
         return optimizer
 
@@ -98,6 +99,13 @@ class StateDicts(torch.optim.Optimizer):
 
     @property
     def state(self) -> Any:
+        # torch.distributed.checkpoint asks for this before it saves and loads. From a flattened dict it then takes the keys
+        # that the groups have.
+        for group in self.param_groups if self._no_state is not None else ():
+            if self.checkpoint == "commit" and self.commits_on_all:
+                group.setdefault(_MINE, "")
+            else:
+                group.pop(_MINE, None)
         return self._no_state
 
     @state.setter
@@ -119,6 +127,11 @@ class StateDicts(torch.optim.Optimizer):
         if kind is not None and kind not in KINDS:
             raise spillway.InvalidArgument(f"checkpoint is {kind!r}: it must be one of {', '.join(KINDS)}, or None")
         self._checkpoint = kind
+
+    @property
+    def commits_on_all(self) -> bool:
+        """Whether a dict that names commits names one of each rank: the ranks have parts of the state."""
+        return _ranks.is_joined() and any(map(is_sharded, self._params()))
 
     def _take_up(self) -> list[torch.Tensor]:
         """Takes up the parameters that other code has put in the places of others."""
@@ -194,18 +207,23 @@ class StateDicts(torch.optim.Optimizer):
         RMSprop's values are in memory.
 
         With checkpoint="commit": commits, and returns a dict that names the commit, of plain types and without state;
-        torch.optim's Adam and AdamW raise if they are to load it. The commit is kept until this process, or one that has
-        loaded a commit of the store, has made two newer ones, and as long as it is the last one that this optimizer has
-        loaded. A line on stderr says when it is dropped. If the run has a Checkpoints, that decides. Without a store, or
-        before the first step, nothing is committed. Raises FailedPrecondition within a backward that updates parameters, as
-        when a signal's handler calls it there, and between such a backward and step(), also if the backward was broken off."""
+        torch.optim's Adam and AdamW raise if they are to load it. If parameters are sharded over ranks, all ranks commit, and
+        must call this together: the dict names the commits of all, and is the same on each. The commit is kept until this
+        process, or one that has loaded a commit of the store, has made two newer ones, and as long as it is the last one that
+        this optimizer has loaded. A line on stderr says when it is dropped. If the run has a Checkpoints, that decides. Without
+        a store, or before the first step, nothing is committed. Raises FailedPrecondition within a backward that updates
+        parameters, as when a signal's handler calls it there, and between such a backward and step(), also if the backward was
+        broken off."""
         wrap()  # accelerate calls this before a checkpoint, if it was imported late
         self._take_up()
         for hook in list(self._optimizer_state_dict_pre_hooks.values()):
             hook(self)
         self.run.check_no_backward()
-        self.finish_updates()
-        state_dict = self._of_commit() if self.checkpoint == "commit" else self._of_tensors()
+        if self.checkpoint == "commit" and self.commits_on_all:
+            state_dict = _commits.state_dict(self)
+        else:
+            self.finish_updates()
+            state_dict = self._of_commit() if self.checkpoint == "commit" else self._of_tensors()
         for hook in list(self._optimizer_state_dict_post_hooks.values()):
             changed = hook(self, state_dict)
             state_dict = state_dict if changed is None else changed
@@ -221,13 +239,44 @@ class StateDicts(torch.optim.Optimizer):
                           "loaded by another process: give it store='FOLDER', or save full_state_dict()", stacklevel=4)
         return state_dict
 
+    def keep_commit(self) -> dict[str, Any]:
+        """Commits for a dict of all ranks, and returns what names the commit, which has state of every parameter that the dict
+        has. The caller must call Run.drop_old()."""
+        with self.run.leasing.none():
+            self._check_of_one_step()
+            self._check_described()
+            for param in self.with_state().values() if self.run.has_stepped else ():
+                self._make_state(param)
+            return self.run.keep_commit(drops_old=False)
+
+    def _check_described(self) -> None:
+        """Raises InvalidArgument if the store cannot say what a commit has of this optimizer."""
+        for number, group in enumerate(self._packed_groups()):
+            for word, value in group.items():
+                try:
+                    json.dumps(value, default=lambda of: of.item())
+                except Exception:
+                    raise spillway.InvalidArgument(
+                        f"{word} of group {number} is of type {type(value).__name__}, which the store cannot describe beside a "
+                        "commit: leave it out, or save with checkpoint='tensors'") from None
+
+    def mark_of(self, param: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Returns what a dict of all ranks, which names commits, has in place of a parameter's state: its position among the
+        optimizer's. It is a tensor: torch.distributed.checkpoint asks for the device of some tensor of the state."""
+        position = next(index for index, each in enumerate(self._params()) if each is param)
+        return {_MINE: torch.tensor([position], device=local_of(param).device)}
+
     @without_gradients
     def _of_tensors(self) -> dict[str, Any]:
         self._check_between_steps()  # a dict into which a load was broken off can be loaded again
         state_dict = object()
-        state = {index: self.entries_of(param, state_dict) for index, param in enumerate(self._params())
-                 if param in self._known and (param.requires_grad or self._known[param].step > 0)}
-        return {"state": state, "param_groups": self._torch_groups()}
+        return {"state": {index: self.entries_of(param, state_dict) for index, param in self.with_state().items()},
+                "param_groups": self.torch_groups()}
+
+    def with_state(self) -> dict[int, torch.Tensor]:
+        """Returns the parameters of which a dict of all ranks has state, by their position among the optimizer's."""
+        return {index: param for index, param in enumerate(self._params())
+                if param in self._known and (param.requires_grad or self._known[param].step > 0)}
 
     @without_gradients
     def entries_of(self, param: torch.Tensor, state_dict: object = None) -> dict[str, torch.Tensor]:
@@ -236,13 +285,7 @@ class StateDicts(torch.optim.Optimizer):
         `state_dict` stands for the dict that they are for: after a load that was broken off, they are read only in that one."""
         self._take_up()
         state_dict = state_dict or object()
-        group = next((each for each in self.param_groups if any(param is other for other in each["params"])), None)
-        known = self._known.get(param)
-        if known is None or group is None:
-            raise spillway.InvalidArgument(f"a parameter of {tuple(param.shape)} is not the optimizer's, so it has no state")
-        if known.has_elements and not known.has_state:
-            with self._in_use():
-                self._add_state(param, known, Layout(None, self.moments_of(group)))
+        known, group = self._make_state(param)
         entries = {} if self._kind == "sgd" else {"step": _step(known)}
         moments = known.layout.moments if known.has_state else self.moments_of(group)
         if "grad_var" in moments and known.has_elements:  # it is not torch.optim's, which is computed from two of ours
@@ -255,6 +298,18 @@ class StateDicts(torch.optim.Optimizer):
         if known.has_masters:
             entries[MASTER] = entry(self, param, known, MASTER, known.shape, state_dict)
         return entries
+
+    def _make_state(self, param: torch.Tensor) -> tuple[Known, dict[str, Any]]:
+        """Registers the state of a parameter, if it has none yet and this rank has elements of it. Returns its record and its
+        group."""
+        group = next((each for each in self.param_groups if any(param is other for other in each["params"])), None)
+        known = self._known.get(param)
+        if known is None or group is None:
+            raise spillway.InvalidArgument(f"a parameter of {tuple(param.shape)} is not the optimizer's, so it has no state")
+        if known.has_elements and not known.has_state:
+            with self._in_use():
+                self._add_state(param, known, Layout(None, self.moments_of(group)))
+        return known, group
 
     def read_entry(self, param: torch.Tensor, known: Known, name: str) -> torch.Tensor:
         """Returns a moment, or the master weights, of a parameter in fp32, in memory."""
@@ -301,18 +356,28 @@ class StateDicts(torch.optim.Optimizer):
         return {"state": {}, "param_groups": self._packed_groups(),
                 _MINE: {"rule": self._kind, "format": self._format, "name": self._prefix, "steps": steps,
                         "parameters": [self._known[param].name if param in self._known else "" for param in params],
-                        "momentum": momentum, "shapes": [list(local_of(param).shape) for param in params]}}
+                        "momentum": momentum, "shapes": [list(local_of(param).shape) for param in params],
+                        **(self._shards() if self.commits_on_all else {})}}
+
+    def _shards(self) -> dict[str, Any]:
+        """Returns what says of which elements of the parameters this rank has state, and in which tensors of the store: from
+        that spillway.torch.portable makes the state of whole parameters."""
+        params = self._params()
+        tensors = [self.run.engine.spec(id) for param in params if param in self._known for id in self._known[param].ids]
+        return {"rank": _ranks.rank(), "global_shapes": [list(param.shape) for param in params], "tensors": tensors,
+                "offsets": [list(offset_of(param)) for param in params],
+                "dtypes": [str(param.dtype).removeprefix("torch.") for param in params]}
 
     def _packed_groups(self) -> list[dict[str, Any]]:
         packed, first = [], 0
         for group in self.param_groups:
-            of = {key: value for key, value in group.items() if key != "params"}
+            of = {key: value for key, value in group.items() if key not in ("params", _MINE)}
             of["params"] = list(range(first, first + len(group["params"])))
             first += len(group["params"])
             packed.append(of)
         return packed
 
-    def _torch_groups(self) -> list[dict[str, Any]]:
+    def torch_groups(self) -> list[dict[str, Any]]:
         """Returns the groups with what torch.optim's have."""
         more = {"decoupled_weight_decay": self._kind == "adamw"} if self._kind in ("adamw", "adam") else {}
         return [{**more, **group} for group in self._packed_groups()]
@@ -343,19 +408,23 @@ class StateDicts(torch.optim.Optimizer):
             raise spillway.InvalidArgument(
                 f"the state dict has groups of {[len(group['params']) for group in groups]} parameters, and the optimizer "
                 f"of {[len(group['params']) for group in self.param_groups]}")
-        mine = state_dict.get(_MINE)
-        if mine is not None and (mine["rule"], mine["format"]) != (self._kind, self._format):
-            raise spillway.InvalidArgument(f"the state dict is of {mine['rule']} in {mine['format']}, and the optimizer "
-                                           f"is {self._kind} in {self._format}")
-        if mine is None and any(isinstance(of, dict) and _MINE in of for of in state_dict["state"].values()):
+        mine, of_all = state_dict.get(_MINE), _commits.taken(groups)
+        if mine is None and of_all is None and any(isinstance(of, dict) and _MINE in of for of in state_dict["state"].values()):
             raise spillway.InvalidArgument(f"the state dict has lost its entry '{_MINE}', which names the commit that has the "
                                            "state: load the whole dict that state_dict() returned")
         self._in_backward.drop()
-        if mine is None:
+        if of_all is not None and not _ranks.is_joined():
+            raise spillway.FailedPrecondition(
+                f"the state dict names the commits of {len(of_all.ranks)} ranks, and torch.distributed joins none here: load "
+                "it with as many ranks, or make it portable by python -m spillway.torch.portable")
+        if of_all is not None:
+            with later_interrupts():
+                _commits.go_to_all(self, of_all, groups)
+        elif mine is None:
             self._load_tensors(self._by_position(state_dict["state"], groups), groups)
         else:
             with later_interrupts():
-                self._go_to(mine, groups)
+                (_commits.go_to(self, mine, groups) if _together.is_several() else self.go_to(mine, groups))
         for group, given in zip(self.param_groups, groups):
             group.update({key: value for key, value in given.items() if key not in ("params", "param_names")})
         for known in self._known.values():
@@ -370,9 +439,13 @@ class StateDicts(torch.optim.Optimizer):
     def _params(self) -> list[torch.Tensor]:
         return [param for group in self.param_groups for param in group["params"]]
 
-    def _go_to(self, mine: dict[str, Any], groups: list[dict[str, Any]]) -> None:
-        """Brings the state to the commit that a state dict of spillway.torch names, whose groups these are. Checks come
-        first."""
+    def go_to(self, mine: dict[str, Any], groups: list[dict[str, Any]], is_here: bool = True) -> None:
+        """Brings the state to the commit that a state dict of spillway.torch names, whose groups these are. Checks come first.
+        If another rank's store has the commit (`is_here` is False), makes room for the state alone: the caller must write its
+        bytes."""
+        if (mine["rule"], mine["format"]) != (self._kind, self._format):
+            raise spillway.InvalidArgument(f"the state dict is of {mine['rule']} in {mine['format']}, and the optimizer "
+                                           f"is {self._kind} in {self._format}")
         if "parameters" not in mine:
             raise spillway.InvalidArgument("the state dict was made by an older version of spillway.torch, which named state "
                                            "otherwise: load it there, and save full_state_dict()")
@@ -382,20 +455,23 @@ class StateDicts(torch.optim.Optimizer):
                 name = self._known[param].name if param in self._known else "without elements"
                 raise spillway.InvalidArgument(f"parameter {name} has the shape {tuple(local_of(param).shape)}, and the state "
                                                f"dict's has {tuple(shape)}")
-        self.run.check(mine)
+        if is_here:
+            self.run.check(mine)
         names = {param: name for param, name in zip(params, mine["parameters"]) if param in self._known}
         steps = dict(zip(params, (step for group in mine["steps"] for step in group)))
         usual = dict(zip(params, (self.moments_of(group) for group in groups for _ in group["params"])))
         is_renamed = mine["name"] != self._prefix or any(self._known[param].name != name for param, name in names.items())
         is_new = mine.get("new")
-        if is_renamed and self.run.store is None and not is_new:
+        if is_renamed and self.run.store is None and not is_new and is_here:
             raise spillway.FailedPrecondition(f"the state dict is of another optimizer of this run ('{mine['name']}'), whose "
                                               "state is in memory alone: load it into that one, or save full_state_dict()")
         there = {} if is_new else self.layouts_in(mine, mine["name"], names, usual)
         # A frozen parameter has no state before its first step. Commits of earlier versions have it nevertheless.
         layouts = {param: layout for param, layout in there.items() if param.requires_grad or steps[param] > 0}
+        if not is_here:
+            layouts = {param: Layout(None, layout.moments) for param, layout in layouts.items()}
         # After a load that failed, neither the run's commit nor the tiles tell what the state is.
-        is_laid_out = not self.half_done and self.is_laid_out(layouts)
+        is_laid_out = is_here and not self.half_done and self.is_laid_out(layouts)
         if is_renamed or not is_laid_out or not self.run.is_at(mine):
             if not is_new:
                 self.run.check_nothing_waits()
@@ -409,7 +485,7 @@ class StateDicts(torch.optim.Optimizer):
                 for param in self._known.keys() - set(params):  # its group was removed; the dict may use its name
                     self._forget(self._known.pop(param))
                 self._begin_anew(mine["name"], names, layouts)
-            if not is_new:
+            if not is_new and is_here:
                 self.run.go_to(mine, self)
                 self._forget_in_store([names[param] for param in there.keys() - layouts.keys()])
                 if is_recut:
@@ -417,8 +493,9 @@ class StateDicts(torch.optim.Optimizer):
                 for param in self._known:
                     if isinstance(local_of(param), EngineTensor):  # autograd must see that it has changed
                         torch.autograd.graph.increment_version(param)
-        if not is_new:
+        if not is_new and is_here:
             self.run.has_loaded(mine, mine["name"])
+        self.run.has_stepped |= not is_new
         # Older versions, which did not record this, had momentum in all updates or in none.
         momentum = dict(zip(params, mine.get("momentum", ("momentum_buffer" in usual[param] for param in params))))
         for param in names:
@@ -626,7 +703,8 @@ class StateDicts(torch.optim.Optimizer):
 def last_state_dict(run: Run, name: str = "optimizer") -> dict[str, Any]:
     """Returns the dict of the newest commit, as state_dict() returned it, if the file with it is lost: tuples are lists, and
     tensors are numbers. `name`: of the optimizer: "optimizer", then "optimizer.1" and so on, in the order in which those of
-    the run were made. Raises NotFound if the commit does not have it."""
+    the run were made. Raises NotFound if the commit does not have it. Of sharded parameters all ranks must call this: it
+    returns the dict of the newest commits of all, and raises FailedPrecondition if these are of different steps."""
     state = json.loads(run.engine.user_state() or b"{}")
     described = {each[_MINE]["name"]: each for each in state.get("optimizers", [])}
     if name not in described:
@@ -636,7 +714,7 @@ def last_state_dict(run: Run, name: str = "optimizer") -> dict[str, Any]:
     if label not in [each["label"] for each in run.engine.snapshots()]:
         run.engine.snapshot(label)  # the process ended between the commit and its snapshot
     described[name][_MINE] |= state["kept"]
-    return _marked(described[name])
+    return _commits.last(run, described[name]) if "rank" in described[name][_MINE] else _marked(described[name])
 
 
 def _marked(state_dict: dict[str, Any]) -> dict[str, Any]:
