@@ -22,8 +22,14 @@ TIMEOUT = 240  # seconds for a whole job
 _GRACE = 20  # seconds that the others have to end by themselves when a rank has failed
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp",
-                                 "torch.distributed.tensor.parallel", "spillway.torch"])
+_preloaded = ["torch", "torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp",
+              "torch.distributed.tensor.parallel", "spillway.torch"]
+_context.set_forkserver_preload(_preloaded)
+
+
+def preload(*modules):
+    """Has the process of which the ranks are forks import more modules. Must be called before the first job."""
+    _context.set_forkserver_preload([*_preloaded, *modules])
 
 
 class RankFailed(AssertionError):
