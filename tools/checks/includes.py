@@ -55,7 +55,7 @@ MAY_INCLUDE = {
 # sources: X.h, X.cc, X_more.cc.
 ORDER = {
     "src/plan": """stop transfer tile_bits trace retention room_tree range_map uses frames prices ways_to_retain pack plan op_writer
-        reserve make_plan simulate bounds""".split(),
+        reserve make_plan simulate bounds zero_bytes""".split(),
     "src/engine/following": "step_plan plan_index plan_progress ready_ops plan_periods plan_follower".split(),
     "src/engine/pager": """arena_map tile_table use_queue action leases write_failures job page_table
         transfers plan_frames room plan_moves plan_run arrivals flush pager""".split(),
