@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests spillway.torch.from_deepspeed, which reads DeepSpeed configurations."""
 
+import importlib
 import json
+import os
+import re
 import unittest
 import warnings
+from unittest import mock
 
 import spillway
 import spillway.torch as st
@@ -59,6 +63,23 @@ class DeepSpeedTest(TorchTest):
         roles["offload_optimizer"]["device"] = "cpu"
         self.assertEqual(st.from_deepspeed({"zero_optimization": roles}).store, str(self.folder / "nvme1/spillway"))
 
+    def test_a_stage_names_the_call_that_divides_the_model(self):
+        for stage, call in ((0, "nn.parallel.DistributedDataParallel"), (1, "ZeroRedundancyOptimizer"),
+                            (2, "fully_shard(model, reshard_after_forward=False)"), (3.0, "fully_shard(model)")):
+            settings = st.from_deepspeed({"zero_optimization": {"stage": stage}})
+            self.assertIn(call, settings.across_ranks)
+            for word in re.findall(r"(torch(?:\.\w+)+\.\w+|spillway\.torch\.\w+)", settings.across_ranks):
+                module, name = word.rsplit(".", 1)
+                self.assertTrue(hasattr(importlib.import_module(module), name), word)
+        self.assertEqual(st.from_deepspeed({}).across_ranks, "")
+
+    def test_of_several_ranks_each_has_a_store(self):
+        config = {"zero_optimization": {"offload_optimizer": {"device": "nvme", "nvme_path": "/mnt/nvme"}}}
+        with mock.patch.dict(os.environ, WORLD_SIZE="2"):
+            self.assertEqual(st.from_deepspeed(config).store, "/mnt/nvme/spillway-{rank}")
+        with mock.patch.dict(os.environ, WORLD_SIZE="1"):
+            self.assertEqual(st.from_deepspeed(config).store, "/mnt/nvme/spillway")
+
     def test_what_cannot_be_raises(self):
         def offload(value):
             return {"zero_optimization": {"offload_optimizer": value}}
@@ -106,7 +127,6 @@ class DeepSpeedTest(TorchTest):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             for config in ({"zero_optimization": None}, {"zero_optimization": {"offload_optimizer": None, "offload_param": None}},
-                           {"zero_optimization": {"stage": 3.0}},
                            {"aio": None}, {"aio": {"queue_depth": "auto"}}, {"aio": {"queue_depth": None}}, {"optimizer": None}):
                 self.assertEqual(st.from_deepspeed(config), st.from_deepspeed({}), config)
             self.assertEqual(st.from_deepspeed({"optimizer": {"type": "Adam", "params": None}}),

@@ -26,6 +26,12 @@ _FLAGS = {"amsgrad", "nesterov", "maximize", "foreach", "capturable", "different
 _DEFAULTS = {kind: {"weight_decay": 0.0} for kind in _RULES}
 _DEFAULTS["lion"] |= {"lr": 1e-3, "betas": (0.9, 0.999)}
 _DEFAULTS["lamb"] |= {"eps": 1e-8}
+# What divides the model among ranks as a stage of ZeRO does. Each rank has a store of its own.
+_STAGES = {0: "torch.nn.parallel.DistributedDataParallel(model)",
+           1: "torch.distributed.optim.ZeroRedundancyOptimizer(params, optimizer_class=spillway.torch.AdamW, store=...), with "
+              "torch.nn.parallel.DistributedDataParallel(model)",
+           2: "torch.distributed.fsdp.fully_shard(model, reshard_after_forward=False)",
+           3: "torch.distributed.fsdp.fully_shard(model)"}
 # Keys for what the trainer does itself, through settings of its own.
 _TRAINERS = {"gradient_clipping", "gradient_accumulation_steps", "train_batch_size", "train_micro_batch_size_per_gpu", "fp16",
              "bf16", "steps_per_print", "wall_clock_breakdown", "scheduler", "zero_allow_untested_optimizer",
@@ -39,6 +45,7 @@ class DeepSpeedSettings:
     store: str | list[str] | None = None  # for spillway.torch.open; None: state rests in memory
     queue_depth: int | None = None
     offload_parameters: bool = False  # whether to move weights with spillway.torch.offload
+    across_ranks: str = ""  # the call of PyTorch's that stands for `stage`, if there are several ranks; "": no stage is given
     optimizer: type | None = None
     optimizer_arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
     trainers: list[str] = dataclasses.field(default_factory=list)  # keys that the trainer must apply itself
@@ -51,7 +58,9 @@ class DeepSpeedSettings:
 
 def from_deepspeed(config: dict[str, Any] | str | os.PathLike[str]) -> DeepSpeedSettings:
     """Reads a DeepSpeed configuration from a dict or a JSON file: offload_optimizer, offload_param, nvme_path, pin_memory,
-    aio and optimizer. If the two roles have different paths, the store has a folder in each, and both roles are on both. The
+    aio, stage and optimizer. If the two roles have different paths, the store has a folder in each, and both roles are on both.
+    If torchrun has started several ranks, each has a store of its own there. `across_ranks` names the call of PyTorch's that
+    divides the model as the stage does; the trainer makes it, and then the optimizer of the parameters that the model has. The
     optimizer is AdamW, Adam, Lion, SGD or LAMB; what the configuration leaves out has DeepSpeed's default. LAMB does not limit
     the ratio of the norms (min_coeff, max_coeff). Keys that have no counterpart are listed in `without_counterpart`, and a
     warning names them. Raises InvalidArgument, which names the key, for a value that is not valid."""
@@ -112,8 +121,9 @@ def _read_zero(zero: dict[str, Any], settings: DeepSpeedSettings) -> None:
         if key in folders:
             if value is not None:
                 folders[key] = _read_offload(_object(value, place), place, key == "offload_param", settings)
-        elif key == "stage":  # stages divide state among processes; here one process holds all of it
-            _expect(_is_number(value) and value in (0, 1, 2, 3), place, value, "0, 1, 2 or 3")
+        elif key == "stage":
+            _expect(_is_number(value) and value in _STAGES, place, value, "0, 1, 2 or 3")
+            settings.across_ranks = _STAGES[int(value)]
         else:
             settings.without_counterpart.append(place)
     store = list(dict.fromkeys(folder for folder in folders.values() if folder is not None))
@@ -139,7 +149,10 @@ def _read_offload(offload: dict[str, Any], place: str, is_parameters: bool, sett
                 settings.without_counterpart.append(f"{place}.{word}={value}: memory is pinned as far as the machine allows")
             continue
         settings.without_counterpart.append(f"{place}.{word}={value}: give spillway.torch.open pinned= bytes of memory")
-    return os.path.join(os.fspath(path), "spillway") if device == "nvme" else None
+    if device != "nvme":
+        return None
+    is_alone = os.environ.get("WORLD_SIZE", "1") == "1"
+    return os.path.join(os.fspath(path), "spillway" if is_alone else "spillway-{rank}")
 
 
 def _read_optimizer(optimizer: dict[str, Any], settings: DeepSpeedSettings) -> None:
