@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Methods of transformers, PEFT and accelerate that write or load a model's weights, for weights in the engine.
+"""Methods of transformers, PEFT and accelerate that write or load a model's weights, for weights in the engine, and those of
+PyTorch's ZeroRedundancyOptimizer that gather or load state, for state in the engine.
 
 These methods take each weight's address, or pickle it. wrap() wraps them where they are defined, so that they work on models
 that the libraries make later, too. For a model without weights in the engine they do what they did. _accelerate.py has those
-of accelerate.
+of accelerate, _zero_redundancy.py those of ZeroRedundancyOptimizer.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import spillway
-from spillway.torch import _accelerate
+from spillway.torch import _accelerate, _zero_redundancy
 from spillway.torch._offload import save_pretrained
 from spillway.torch._tensor import EngineTensor
 
@@ -83,6 +84,9 @@ _METHODS: dict[str, tuple[str, dict[str, Callable[..., Any]]]] = {
     "peft.peft_model": ("PeftModel", {"save_pretrained": _save_adapters}),
     "accelerate.accelerator": ("Accelerator", {"save_state": _accelerate.save_state, "load_state": _accelerate.load_state,
                                                "save_model": _accelerate.save_model}),
+    "torch.distributed.optim.zero_redundancy_optimizer": ("ZeroRedundancyOptimizer", {
+        "consolidate_state_dict": _zero_redundancy.consolidate, "state_dict": _zero_redundancy.state_dict,
+        "load_state_dict": _zero_redundancy.load}),
 }
 
 

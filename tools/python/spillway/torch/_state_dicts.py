@@ -27,6 +27,8 @@ from spillway.torch._staging import on_cpu
 from spillway.torch._streamed import MASTER, LoadedEntry, entry, is_entry, is_own
 from spillway.torch._tensor import EngineTensor
 
+# Arguments that are the optimizer's and no group's. ZeroRedundancyOptimizer puts all arguments into the groups.
+ARGUMENTS = ("store", "pinned", "state_format", "gradients", "update", "threads", "checkpoint")
 _MINE = _commits.MINE  # the key that marks a state dict of spillway.torch
 # Options that groups of older state dicts do not have, with the values that they had. torch.optim adds the same.
 _LATER = {"amsgrad": False, "nesterov": False, "dampening": 0, "centered": False, "maximize": False, "foreach": None,
@@ -371,7 +373,7 @@ class StateDicts(torch.optim.Optimizer):
     def _packed_groups(self) -> list[dict[str, Any]]:
         packed, first = [], 0
         for group in self.param_groups:
-            of = {key: value for key, value in group.items() if key not in ("params", _MINE)}
+            of = {key: value for key, value in group.items() if key not in ("params", _MINE, *ARGUMENTS)}
             of["params"] = list(range(first, first + len(group["params"])))
             first += len(group["params"])
             packed.append(of)
@@ -426,7 +428,7 @@ class StateDicts(torch.optim.Optimizer):
             with later_interrupts():
                 (_commits.go_to(self, mine, groups) if _together.is_several() else self.go_to(mine, groups))
         for group, given in zip(self.param_groups, groups):
-            group.update({key: value for key, value in given.items() if key not in ("params", "param_names")})
+            group.update({key: value for key, value in given.items() if key not in ("params", "param_names", *ARGUMENTS)})
         for known in self._known.values():
             known.version = -1  # the next step compares the weight with its rounded master weight
         self.half_done, self.loading = "", None

@@ -22,7 +22,8 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 _INSTEAD = ("spillway.torch.save_pretrained(model, folder) writes a model's weights to a file, and clone() makes a tensor in "
             "memory")
 _NO_POINTER = ("these are the bytes of a tensor in the engine: they have no address, and a tensor in memory cannot share them, as "
-               "by `a.data = b.data`. Copy the values (`a.data.copy_(b)`)")
+               "by `a.data = b.data`. Copy the values (`a.data.copy_(b)`). DistributedDataParallel, which sums gradients in memory, "
+               "needs an optimizer with gradients='torch'")
 DTYPE_NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.uint8: "u8"}
 
 
