@@ -22,6 +22,9 @@ def since(major, minor, what):
     return unittest.skipUnless(has, f"PyTorch has {what} since {major}.{minor}, and this is {torch.__version__}")
 
 
+# For tests that ctest runs under the label slow alone, as torch_MODULE_all.
+slow = unittest.skipUnless("SPILLWAY_EXHAUSTIVE" in os.environ, "runs with SPILLWAY_EXHAUSTIVE=1")
+
 SHAPES = [(7, 300), (300,), (64, 33), (1,), (), (3, 5, 7)]
 
 
