@@ -6,9 +6,11 @@ import os
 import pathlib
 import re
 import unittest
+from unittest import mock
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import ranks  # noqa: E402
 import spillway.torch as st  # noqa: E402
 import torch  # noqa: E402
 from torch_case import TorchTest  # noqa: E402
@@ -32,6 +34,50 @@ def batches(number):
     generator = torch.Generator().manual_seed(9)
     tokens = [torch.randint(0, 96, (2, 24), generator=generator) for _ in range(number)]
     return [{"input_ids": each, "labels": each} for each in tokens]
+
+
+def sharded(rank, folder):
+    """Runs the blocks about several ranks. Returns lists of losses: those of a list must be equal."""
+    os.chdir(folder)
+    shard, in_16_bits, checkpoint = blocks_of("tools/python/README.md")[4:]
+    imports, save, load = checkpoint.split("\n\n")
+
+    def made(block, store, dtype=torch.float32):
+        """Returns what a block has made of a small model whose weights are rounded to the dtype."""
+        names = {"torch": torch, "st": st, "model": small_llama().to(dtype).float()}
+        with mock.patch("torch.distributed.init_process_group"):  # the ranks have been joined
+            exec(block.replace("nvme{local_rank}/run", store + "-{rank}").replace("8GiB", "64MiB"), names)  # noqa: S102
+        return names
+
+    def step(names):
+        names["model"](**batches(1)[0]).loss.backward()
+        names["opt"].step()
+        names["opt"].zero_grad()
+
+    def loss_of(names):
+        with torch.no_grad():
+            return names["model"](**batches(1)[0]).loss.item()
+
+    def end(names):
+        """Returns the loss, and closes the run."""
+        loss = loss_of(names)
+        names["opt"].run.close()
+        return loss
+
+    first, second = made(shard, "first"), made(shard, "second")
+    step(first)
+    exec(f"{imports}\n{save}", first)  # noqa: S102
+    exec(f"{imports}\n{load}", second)  # noqa: S102
+    resumed = [[loss_of(first), loss_of(second)]]
+    step(first)
+    step(second)
+    resumed.append([end(first), end(second)])
+    in_32_bits = re.sub(r"param.data, param.grad_dtype = .*", "pass", in_16_bits)
+    each_dtype = [made(block, store, torch.bfloat16) for store, block in (("16", in_16_bits), ("32", in_32_bits))]
+    assert [next(names["model"].parameters()).dtype for names in each_dtype] == [torch.bfloat16, torch.float32]
+    for names in each_dtype:
+        step(names)
+    return [*resumed, [end(names) for names in each_dtype]]
 
 
 class GuidesTest(TorchTest):
@@ -72,7 +118,7 @@ class GuidesTest(TorchTest):
         names["run"].close()
 
     def test_the_guide_trains_as_torch_does(self):
-        one_line, everything, _, on_gpu = blocks_of("tools/python/README.md")
+        one_line, everything, _, on_gpu, *_ = blocks_of("tools/python/README.md")
         names = self.names()
         exec(one_line, names)  # noqa: S102
         self.check_trained(names, STEPS)
@@ -102,6 +148,13 @@ class GuidesTest(TorchTest):
         for name, value in other["model"].state_dict().items():
             self.assertTrue(torch.equal(value, expected[name]), name)
         other["opt"].run.close()
+
+    def test_with_several_ranks_it_trains_as_torch_does_and_goes_on_from_a_checkpoint(self):
+        for after_one, after_two, of_dtypes in ranks.run(2, sharded, str(self.folder)):
+            self.assertAlmostEqual(after_one[0], self.plain_loss(1), delta=1e-5)
+            for first, second in (after_one, after_two, of_dtypes):
+                self.assertEqual(first, second)
+            self.assertNotEqual(after_one, after_two)
 
     def step(self, names):
         names["opt"].zero_grad()
