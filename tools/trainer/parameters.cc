@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
@@ -124,35 +123,8 @@ DType ElementType(Precision precision) {
   return kTypes.at(static_cast<size_t>(precision));
 }
 
-int64_t ParameterShape::elements() const {
-  return std::accumulate(shape.begin(), shape.end(), int64_t{1},
-                         [](int64_t a, int64_t b) { return a * b; });
-}
-
 std::vector<ParameterShape> ListParameters(const hf::ModelConfig& config) {
-  const int64_t hidden = config.hidden_size;
-  const int64_t query_width = config.num_heads * config.head_dim;
-  const int64_t key_width = config.num_kv_heads * config.head_dim;
-  std::vector<ParameterShape> list;
-  list.push_back({"model.embed_tokens.weight", {config.vocab_size, hidden}});
-  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
-    const std::string prefix = absl::StrCat("model.layers.", layer, ".");
-    const auto add = [&](const char* name, std::vector<int64_t> shape) {
-      list.push_back({absl::StrCat(prefix, name, ".weight"), std::move(shape)});
-    };
-    add("input_layernorm", {hidden});
-    add("self_attn.q_proj", {query_width, hidden});
-    add("self_attn.k_proj", {key_width, hidden});
-    add("self_attn.v_proj", {key_width, hidden});
-    add("self_attn.o_proj", {hidden, query_width});
-    add("post_attention_layernorm", {hidden});
-    add("mlp.gate_proj", {config.intermediate_size, hidden});
-    add("mlp.up_proj", {config.intermediate_size, hidden});
-    add("mlp.down_proj", {hidden, config.intermediate_size});
-  }
-  list.push_back({"model.norm.weight", {hidden}});
-  if (!config.tie_word_embeddings) list.push_back({"lm_head.weight", {config.vocab_size, hidden}});
-  return list;
+  return Describe(config).parameters;
 }
 
 LayerParameters LayerParameterIndices(int64_t layer) {

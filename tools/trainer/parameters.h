@@ -16,16 +16,10 @@
 #include "absl/status/statusor.h"
 #include "spillway/engine.h"
 #include "tools/hf/config.h"
+#include "tools/trainer/description.h"
 #include "tools/trainer/model.h"
 
 namespace spillway::trainer {
-
-struct ParameterShape {
-  std::string name;            // as in Hugging Face's files
-  std::vector<int64_t> shape;  // [outputs, inputs]; [width] for a norm
-
-  int64_t elements() const;
-};
 
 // Lists the parameters in the order of Hugging Face's LlamaForCausalLM. The head is absent if it is
 // tied to the embedding.
