@@ -73,6 +73,12 @@ class HeldTiles {
     return first;
   }
 
+  // Whether there is anything to compute on: in a dry run, leases have no bytes.
+  bool have_bytes() const {
+    return std::none_of(leases_.begin(), leases_.end(),
+                        [](const Lease& lease) { return lease && lease.size_bytes() == 0; });
+  }
+
   // After an error, fills the tiles that are leased with kDiscard with NaN from element `begin` on,
   // where nothing was written.
   void Spoil(uint64_t begin) {
@@ -400,7 +406,7 @@ absl::Status UpdateParameter(Engine* engine, ThreadPool* pool, const CheckedPara
         held.Spoil(segment.begin);
         return acquired;
       }
-      under_way.Visit(pass, held, segment);
+      if (held.have_bytes()) under_way.Visit(pass, held, segment);
       const absl::Status released = held.Release(segment);
       if (!released.ok()) held.Spoil(segment.end);  // of the tiles that go on
       return released;

@@ -80,6 +80,13 @@ class IncludesTest(unittest.TestCase):
         header = "src/engine/pager/pager.h"
         self.assert_accepts("src/engine/mover_timeline.cc", f'#include "{header}"', header)
 
+    def test_only_compute_includes_the_trainers_kernels(self):
+        header = "tools/trainer/kernels/gemm.h"
+        self.assert_rejects("tools/trainer/walk.cc", f'#include "{header}"', header)
+        self.assert_rejects("tools/spillway/train/a.cc", f'#include "{header}"', header)
+        self.assert_accepts("tools/trainer/compute/a.cc", f'#include "{header}"', header)
+        self.assert_accepts("tools/trainer/walk.cc", '#include "tools/trainer/compute/view.h"', "tools/trainer/compute/view.h")
+
     def test_a_public_header_stays_public(self):
         self.assert_rejects("include/spillway/a.h", '#include "src/base/bytes.h"', "src/base/bytes.h")
         self.assert_rejects("tools/hf/a.h", '#include "spillway/types.h"', "include/spillway/types.h")

@@ -56,7 +56,7 @@ TEST_P(Kernels, NaNComesThrough) {
 
   std::vector<float> scores(40, 0.5f);
   scores[7] = kNaN;
-  CausalSoftmax(19, 2, 2, 20, scores.data());
+  CausalSoftmax({.first_query = 19, .group = 2}, 2, 20, scores.data());
   EXPECT_TRUE(std::isnan(scores[0]) && std::isnan(scores[19]));
   EXPECT_NEAR(scores[20], 0.05f, 1e-7f);
 
@@ -101,12 +101,16 @@ TEST_P(Kernels, RmsNormAndItsGradient) {
 TEST_P(Kernels, RopeTurnsAndTurnsBack) {
   constexpr int64_t kLength = 5, kHeads = 3, kDim = 14, kRows = 10;
   std::vector<float> cosines(kLength * kDim / 2), sines(cosines.size());
-  FillRopeTables(10000, kDim, kLength, cosines.data(), sines.data());
+  std::vector<float> frequencies;
+  for (int j = 0; j < kDim / 2; ++j)
+    frequencies.push_back(static_cast<float>(std::pow(10000.0, -2.0 * j / kDim)));
+  FillRopeTables(frequencies, kLength, cosines.data(), sines.data());
   const RopeTables tables = {cosines.data(), sines.data()};
   const std::vector<float> x = Random(kRows * kHeads * kDim, 10);
   std::vector<float> turned = x;
-  RopeForward(tables, kLength, kHeads, kDim, 0, 4, turned.data());
-  RopeForward(tables, kLength, kHeads, kDim, 4, kRows, turned.data());
+  const HeadRows<float> rows = {turned.data(), kHeads * kDim, kDim};
+  RopeForward(tables, kLength, kHeads, kDim, 0, 4, rows);
+  RopeForward(tables, kLength, kHeads, kDim, 4, kRows, rows);
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t i = 0; i < kHeads * kDim; ++i) {
       const size_t j = i % kDim, pair = j % 7;
@@ -117,7 +121,7 @@ TEST_P(Kernels, RopeTurnsAndTurnsBack) {
                   1e-5);
     }
   }
-  RopeBackward(tables, kLength, kHeads, kDim, 0, kRows, turned.data());
+  RopeBackward(tables, kLength, kHeads, kDim, 0, kRows, rows);
   for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(turned[i], x[i], 1e-5);
 }
 
@@ -155,7 +159,7 @@ TEST_P(Kernels, SoftmaxRowsStopAtTheirQuery) {
   constexpr int64_t kGroup = 2, kKeys = 21, kRows = 6;
   const std::vector<float> scores = Random(kRows * kKeys, 13, 5.0f);
   std::vector<float> p = scores;
-  CausalSoftmax(18, kGroup, kRows, kKeys, p.data());
+  CausalSoftmax({.first_query = 18, .group = kGroup}, kRows, kKeys, p.data());
   for (size_t r = 0; r < kRows; ++r) {
     const size_t seen = 19 + r / kGroup;
     double sum = 0;

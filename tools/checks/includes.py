@@ -6,8 +6,8 @@
     tools/checks/includes.py --alone [ROOT]    the headers that no source proves to compile alone
 
 Folders include in one direction: tools, bench, tests -> src/capi -> src/optim -> src/engine -> {src/plan,
-tiers -> io} -> src/base. Inside src/engine, the mover includes pager/, and pager/ includes following/. Every wrong
-include is printed as FILE:LINE: reason, and the exit status is then 1.
+tiers -> io} -> src/base. Inside src/engine, the mover includes pager/, and pager/ includes following/. In
+tools/trainer only compute/ includes kernels/. Every wrong include is printed as FILE:LINE: reason, and the exit status is then 1.
 
 X.cc must include its own X.h first. Compiling X.cc then proves that X.h needs no other header before it. The target
 spillway_headers compiles the other headers, which --alone lists.
@@ -42,7 +42,9 @@ MAY_INCLUDE = {
     "src/optim": {PUBLIC, "src/base", "io", "tiers", "src/plan", "src/engine"},
     "src/capi": {PUBLIC, "src/base", "src/optim"},
     "tools/hf": {"src/base"},
-    "tools/trainer": {PUBLIC, "src/base", "tools/hf"},
+    "tools/trainer": {PUBLIC, "src/base", "tools/hf", "tools/trainer/compute"},
+    "tools/trainer/compute": {PUBLIC, "src/base", "tools/trainer", "tools/trainer/kernels"},
+    "tools/trainer/kernels": {PUBLIC, "src/base", "tools/trainer/compute"},
     "tools/spillway/command": COMMAND,
     **{f"tools/spillway/{folder}": COMMAND | {"tools/spillway/command"}
        for folder in ("bench", "report", "store", "train")},

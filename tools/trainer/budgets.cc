@@ -85,7 +85,7 @@ MinimumBudgets SmallestBudgets(const hf::ModelConfig& config, const ModelOptions
     if (options.training)
       budgets.pinned_bytes = std::max(budgets.pinned_bytes, UpdateBytes(UpdateOrder(specs)));
   }
-  for (const TensorSpec& spec : ActivationSpecs(config, options)) count(spec, true);
+  for (const TensorSpec& spec : ActivationSpecs(Describe(config), options)) count(spec, true);
   budgets.pinned_bytes = std::max(budgets.pinned_bytes, 2 * largest);
   for (size_t role = 0; role < kNumRoles; ++role) {
     if (placement[role] == Tier::kDevice) budgets.device_bytes += budgets.role_bytes[role];
@@ -101,7 +101,7 @@ StateBytes ModelStateBytes(const hf::ModelConfig& config, const ModelOptions& op
     for (const TensorSpec& spec : ParameterTensorSpecs(parameter, options, tile_elements))
       Count(spec, &bytes);
   }
-  for (const TensorSpec& spec : ActivationSpecs(config, options)) Count(spec, &bytes);
+  for (const TensorSpec& spec : ActivationSpecs(Describe(config), options)) Count(spec, &bytes);
   return bytes;
 }
 

@@ -73,7 +73,7 @@ void AppendLater(const TrainerOptions& options, std::vector<FixedFlag>* flags) {
   for (const RateFactor& of : groups.rate_factors)
     factors.push_back(absl::StrCat(of.pattern, "=", Exact(of.factor)));
   if (!factors.empty()) flags->emplace_back("--lr-for", absl::StrJoin(factors, ","));
-  if (options.rate_scaling == RateScaling::kNone) return;
+  if (options.rate_scaling == RateScaling::kUnscaled) return;
   flags->emplace_back("--lr-scale",
                       options.rate_scaling == RateScaling::kLinear ? "linear" : "sqrt");
   flags->emplace_back("--lr-batch", absl::StrCat(options.rate_batch));

@@ -3,13 +3,11 @@
 #include "tools/trainer/flops.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <vector>
 
-#include "tools/trainer/kernels/gemm.h"
 #include "tools/trainer/parameters.h"
 
 namespace spillway::trainer {
@@ -55,23 +53,6 @@ double BestRate(double operations, const std::function<double()>& time_round) {
     if (spent >= kMostSeconds) break;
   }
   return best;
-}
-
-double MeasurePeakFlops(ThreadPool* pool) {
-  using Clock = std::chrono::steady_clock;
-  constexpr int64_t kSide = 384;
-  constexpr double kFlops = 2.0 * kSide * kSide * kSide;
-  const std::vector<float> a(kSide * kSide, 0.5F);
-  const std::vector<float> b(kSide * kSide, 0.25F);
-  std::vector<float> c(kSide * kSide * static_cast<size_t>(pool->num_threads()));
-  return BestRate(kFlops * pool->num_threads(), [&] {
-    const Clock::time_point start = Clock::now();
-    pool->ParallelFor(pool->num_threads(), [&](int64_t thread) {
-      Multiply({kSide, kSide, kSide}, Plain(a.data(), kSide), Plain(b.data(), kSide),
-               Into::kOverwrite, c.data() + thread * kSide * kSide, kSide);
-    });
-    return std::chrono::duration<double>(Clock::now() - start).count();
-  });
 }
 
 }  // namespace spillway::trainer

@@ -9,7 +9,6 @@
 
 #include <functional>
 
-#include "spillway/thread_pool.h"
 #include "tools/hf/config.h"
 #include "tools/trainer/model.h"
 
@@ -25,10 +24,6 @@ double StepFlops(const hf::ModelConfig& config, const ModelOptions& options);
 // more are done, until 5 in a row have not improved the rate by 5%, or until all took 0.5 s
 // together; one counts in any case.
 double BestRate(double operations, const std::function<double()>& time_round);
-
-// Measures the operations per second of a product of fp32 matrices on all threads of the pool, as
-// BestRate does. REQUIRES: BLAS is loaded.
-double MeasurePeakFlops(ThreadPool* pool);
 
 }  // namespace spillway::trainer
 

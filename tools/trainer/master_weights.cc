@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "spillway/optimizer.h"
 #include "src/base/status_macros.h"
-#include "tools/trainer/kernels/convert.h"
+#include "tools/trainer/compute/elements.h"
 #include "xxhash.h"
 
 namespace spillway::trainer {
@@ -88,7 +88,7 @@ absl::Status ReadMasterWeight(
       continue;
     }
     floats.resize(lease.size_bytes() / ElementBytes(type));
-    ToFloats(type, lease.data(), static_cast<int64_t>(floats.size()), floats.data());
+    ReadElements(type, lease.data(), floats);
     SPILLWAY_RETURN_IF_ERROR(consume(std::as_bytes(std::span(floats))));
   }
   return absl::OkStatus();

@@ -2,11 +2,10 @@
 
 #include "tools/trainer/model.h"
 
-#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -17,345 +16,171 @@
 #include "spillway/engine.h"
 #include "src/base/status_macros.h"
 #include "tools/trainer/activations.h"
-#include "tools/trainer/block.h"
-#include "tools/trainer/context.h"
-#include "tools/trainer/embedding.h"
-#include "tools/trainer/gradients.h"
-#include "tools/trainer/head.h"
-#include "tools/trainer/kernels/gemm.h"
-#include "tools/trainer/kernels/rope.h"
+#include "tools/trainer/compute/compute.h"
+#include "tools/trainer/compute/dry_compute.h"
+#include "tools/trainer/compute/host_compute.h"
+#include "tools/trainer/description.h"
 #include "tools/trainer/parameters.h"
-#include "tools/trainer/workspace.h"
+#include "tools/trainer/recording_engine.h"
+#include "tools/trainer/walk.h"
 
 namespace spillway::trainer {
 namespace {
 
-// All scratch buffers of the model.
-struct ModelScratch {
-  float* rope_cosines = nullptr;
-  float* rope_sines = nullptr;
-  Residual residual;
-  float* gradient = nullptr;  // the residual's gradient, [tokens, hidden]; training only
-  NormScratch norm;
-  BlockScratch block;
-  HeadScratch head;
-
-  void Bind(ScratchLayout& layout, ModelContext& context) {
-    const hf::ModelConfig& config = context.config;
-    const int64_t tokens = context.options.micro_batch * context.options.sequence;
-    rope_cosines = layout.Take<float>(context.options.sequence * config.head_dim / 2);
-    rope_sines = layout.Take<float>(context.options.sequence * config.head_dim / 2);
-    residual.x = layout.Take<float>(tokens * config.hidden_size);
-    residual.middle = layout.Take<float>(tokens * config.hidden_size);
-    norm.Bind(layout, tokens, config.hidden_size);
-    context.Bind(layout);
-    if (context.options.training) {
-      gradient = layout.Take<float>(tokens * config.hidden_size);
-      context.gradients->Bind(layout);
-    }
-    // Blocks and the head are never active together.
-    const uint64_t mark = layout.mark();
-    block.Bind(layout, context);
-    layout.Rewind(mark);
-    head.Bind(layout, context);
-  }
-};
-
-class DecoderModel : public Model {
+class WalkedModel : public Model {
  public:
-  DecoderModel(Engine* engine, ThreadPool* pool, const hf::ModelConfig& config,
-               const ModelOptions& options) {
-    context_.config = config;
-    context_.options = options;
-    context_.pool = pool;
-    context_.engine = engine;
-  }
+  WalkedModel(Engine* engine, std::unique_ptr<Compute> compute, const hf::ModelConfig& config,
+              const ModelOptions& options)
+      : engine_(engine),
+        description_(Describe(config)),
+        options_(options),
+        compute_(std::move(compute)),
+        dry_engine_(engine) {}
 
-  absl::Status Init(const WeightSource& source);
+  absl::Status Init(const hf::ModelConfig& config, const WeightSource& source);
 
   absl::StatusOr<double> Train(const StepBatch& step) override;
-  GradientSummary gradients() const override {
-    return gradients_.has_value() ? gradients_->Summary() : GradientSummary();
-  }
+  GradientSummary gradients() const override { return gradients_; }
   absl::StatusOr<double> Loss(std::span<const int32_t> inputs,
                               std::span<const int32_t> targets) override;
   absl::StatusOr<std::vector<float>> NextTokenLogits(std::span<const int32_t> tokens) override;
 
-  const std::vector<Parameter>& parameters() const override { return context_.parameters; }
+  const std::vector<Parameter>& parameters() const override { return parameters_; }
   uint64_t num_parameters() const override;
-  uint64_t workspace_bytes() const override { return workspace_->size_bytes(); }
+  uint64_t workspace_bytes() const override { return compute_->scratch_bytes(); }
 
  private:
   absl::Status CheckTokens(std::span<const int32_t> tokens) const;
   absl::Status CheckTargets(std::span<const int32_t> inputs, std::span<const int32_t> targets,
                             int64_t most_windows) const;
-  absl::Status DeclareForward(const TokenOrder& order);
-  absl::Status Blocks(const BatchShape& batch);
-  BatchShape ShapeOf(const MicroBatch& batch) const {
-    return {context_.options.micro_batch, context_.options.sequence, batch.index};
-  }
-  absl::Status LookupForward(std::span<const MicroBatch> together,
-                             std::span<const TokenOrder> orders);
-  absl::Status BlocksForward(std::span<const MicroBatch> together);
-  absl::Status BlocksBackward(std::span<const MicroBatch> together);
-  absl::Status LookupBackward(std::span<const TokenOrder> orders);
+  template <typename Pass>
+  absl::StatusOr<StepResults> RunForward(const Pass& pass);
+  absl::StatusOr<StepResults> CollectAfter(const absl::Status& walked);
 
-  ModelContext context_;
-  std::optional<Gradients> gradients_;
-  std::optional<Activations> activations_;
-  std::unique_ptr<Workspace> workspace_;
-  ModelScratch scratch_;
-  std::optional<Embedding> embedding_;
-  std::vector<Block> blocks_;
-  std::optional<Head> head_;
+  Engine* const engine_;
+  const Description description_;
+  const ModelOptions options_;
+  const std::unique_ptr<Compute> compute_;
+  std::vector<Parameter> parameters_;
+  SavedTensors saved_;
+  std::unique_ptr<Walk> walk_;
+  // The same walk without bytes, which lists the leases of a forward pass before it is run.
+  RecordingEngine dry_engine_;
+  DryCompute dry_compute_;
+  std::unique_ptr<Walk> dry_walk_;
+  GradientSummary gradients_;
 };
 
-absl::Status DecoderModel::Init(const WeightSource& source) {
-  SPILLWAY_RETURN_IF_ERROR(LoadBlas(context_.pool->num_threads()));
-  const hf::ModelConfig& config = context_.config;
-  const ModelOptions& options = context_.options;
-  SPILLWAY_ASSIGN_OR_RETURN(context_.parameters,
-                            RegisterParameters(context_.engine, config, options, source));
-  if (options.training) {
-    gradients_.emplace(context_.engine, context_.pool, context_.parameters, options.accumulate);
-    context_.gradients = &*gradients_;
-    SPILLWAY_ASSIGN_OR_RETURN(
-        activations_, Activations::Register(context_.engine, context_.pool, config, options));
-    context_.activations = &*activations_;
-  }
-  ScratchLayout measure;
-  scratch_.Bind(measure, context_);
-  SPILLWAY_ASSIGN_OR_RETURN(workspace_, Workspace::Create(measure.peak_bytes()));
-  ScratchLayout layout(workspace_->data());
-  scratch_.Bind(layout, context_);
-
-  FillRopeTables(config.rope_theta, config.head_dim, options.sequence, scratch_.rope_cosines,
-                 scratch_.rope_sines);
-  const RopeTables rope = {scratch_.rope_cosines, scratch_.rope_sines};
-  embedding_.emplace(&context_);
-  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
-    blocks_.emplace_back(&context_, &scratch_.block, &scratch_.norm, rope, layer);
-  }
-  head_.emplace(&context_, &scratch_.head, &scratch_.norm);
+absl::Status WalkedModel::Init(const hf::ModelConfig& config, const WeightSource& source) {
+  SPILLWAY_ASSIGN_OR_RETURN(parameters_, RegisterParameters(engine_, config, options_, source));
+  SPILLWAY_ASSIGN_OR_RETURN(saved_, RegisterActivations(engine_, description_, options_));
+  WalkParts parts = {.engine = engine_,
+                     .compute = compute_.get(),
+                     .model = &description_,
+                     .options = &options_,
+                     .parameters = parameters_,
+                     .saved = &saved_};
+  SPILLWAY_ASSIGN_OR_RETURN(walk_, Walk::Create(parts));
+  parts.engine = &dry_engine_;
+  parts.compute = &dry_compute_;
+  SPILLWAY_ASSIGN_OR_RETURN(dry_walk_, Walk::Create(parts));
   return absl::OkStatus();
 }
 
-absl::Status DecoderModel::CheckTokens(std::span<const int32_t> tokens) const {
+absl::Status WalkedModel::CheckTokens(std::span<const int32_t> tokens) const {
   for (size_t i = 0; i < tokens.size(); ++i) {
-    if (tokens[i] >= 0 && tokens[i] < context_.config.vocab_size) continue;
+    if (tokens[i] >= 0 && tokens[i] < description_.vocabulary) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         "token id ", tokens[i], " at position ", i,
-        " of the batch is outside the model's vocabulary of ", context_.config.vocab_size));
+        " of the batch is outside the model's vocabulary of ", description_.vocabulary));
   }
   return absl::OkStatus();
 }
 
-absl::Status DecoderModel::CheckTargets(std::span<const int32_t> inputs,
-                                        std::span<const int32_t> targets,
-                                        int64_t most_windows) const {
-  const ModelOptions& options = context_.options;
+absl::Status WalkedModel::CheckTargets(std::span<const int32_t> inputs,
+                                       std::span<const int32_t> targets,
+                                       int64_t most_windows) const {
   if (inputs.size() != targets.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("a batch of ", inputs.size(), " inputs has ", targets.size(), " targets"));
   }
-  if (inputs.empty() || inputs.size() % static_cast<size_t>(options.sequence) != 0 ||
-      inputs.size() > static_cast<size_t>(most_windows * options.sequence)) {
+  if (inputs.empty() || inputs.size() % static_cast<size_t>(options_.sequence) != 0 ||
+      inputs.size() > static_cast<size_t>(most_windows * options_.sequence)) {
     return absl::InvalidArgumentError(absl::StrCat("a batch of ", inputs.size(),
                                                    " tokens is not 1 to ", most_windows,
-                                                   " windows of ", options.sequence));
+                                                   " windows of ", options_.sequence));
   }
   SPILLWAY_RETURN_IF_ERROR(CheckTokens(inputs));
   return CheckTokens(targets);
 }
 
-// Declares the leases of a forward pass, because the engine may not have seen such a step before: a
-// generation's next token, or the single window of an evaluation. The leases are the lookup's
-// tiles, then the tiles of each parameter once, in order, and the head's.
-absl::Status DecoderModel::DeclareForward(const TokenOrder& order) {
-  std::vector<Use> uses = embedding_->LookupUses(order);
-  const auto add = [&](size_t parameter) {
-    const uint64_t num_tiles = context_.WeightSpec(parameter).num_tiles();
-    for (uint64_t tile = 0; tile < num_tiles; ++tile)
-      uses.push_back(
-          {{context_.parameters[parameter].tensors.weight, tile}, Tier::kDevice, Access::kRead});
-  };
-  for (size_t p = kEmbeddingIndex + 1; p <= FinalNormIndex(context_.config); ++p) add(p);
-  add(HeadIndex(context_.config));
-  context_.engine->ClearPrefetch();
-  return context_.engine->Prefetch(uses);
+// Waits for the walk's results. After an error this only waits: what the walk named in host memory
+// is free then.
+absl::StatusOr<StepResults> WalkedModel::CollectAfter(const absl::Status& walked) {
+  absl::StatusOr<StepResults> results = compute_->Collect();
+  SPILLWAY_RETURN_IF_ERROR(walked);
+  return results;
 }
 
-// Runs the blocks forward and saves nothing.
-absl::Status DecoderModel::Blocks(const BatchShape& batch) {
-  for (const Block& block : blocks_) {
-    SPILLWAY_RETURN_IF_ERROR(block.Forward(batch, /*save=*/false, scratch_.residual));
-  }
-  return absl::OkStatus();
+// Declares the leases of a forward pass, and then runs it: the engine may not have seen such a step
+// before, such as a generation's next token or the single window of an evaluation.
+template <typename Pass>
+absl::StatusOr<StepResults> WalkedModel::RunForward(const Pass& pass) {
+  dry_engine_.Clear();
+  SPILLWAY_RETURN_IF_ERROR(pass(dry_walk_.get()));
+  engine_->ClearPrefetch();
+  SPILLWAY_RETURN_IF_ERROR(engine_->Prefetch(dry_engine_.Uses()));
+  return CollectAfter(pass(walk_.get()));
 }
 
-// --- Training: micro-batches that pass through the model together. A single micro-batch keeps its
-// residual and the residual's gradient in scratch throughout. If there are several, each one's are
-// loaded before use and saved after it.
-
-absl::Status DecoderModel::LookupForward(std::span<const MicroBatch> together,
-                                         std::span<const TokenOrder> orders) {
-  float* const x = scratch_.residual.x;
-  const bool several = together.size() > 1;
-  for (uint64_t tile = 0; tile < embedding_->num_tiles(); ++tile) {
-    for (const MicroBatch& batch : together) {
-      if (several && tile > 0) {
-        SPILLWAY_RETURN_IF_ERROR(
-            activations_->Load(batch.index, 0, Activation::kInput, After::kForget, x));
-      }
-      SPILLWAY_RETURN_IF_ERROR(
-          embedding_->LookupTile(orders[static_cast<size_t>(batch.index)].tiles()[tile], x));
-      if (several) {
-        SPILLWAY_RETURN_IF_ERROR(activations_->Save(batch.index, 0, Activation::kInput, x));
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status DecoderModel::BlocksForward(std::span<const MicroBatch> together) {
-  Residual& residual = scratch_.residual;
-  for (int64_t layer = 0; layer < context_.config.num_layers; ++layer) {
-    for (const MicroBatch& batch : together) {
-      const bool several = together.size() > 1;
-      SPILLWAY_RETURN_IF_ERROR(
-          several
-              ? activations_->Load(batch.index, layer, Activation::kInput, After::kKeep, residual.x)
-              : activations_->Save(batch.index, layer, Activation::kInput, residual.x));
-      SPILLWAY_RETURN_IF_ERROR(
-          blocks_[static_cast<size_t>(layer)].Forward(ShapeOf(batch), /*save=*/true, residual));
-      if (several) {
-        SPILLWAY_RETURN_IF_ERROR(
-            activations_->Save(batch.index, layer + 1, Activation::kInput, residual.x));
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status DecoderModel::BlocksBackward(std::span<const MicroBatch> together) {
-  float* const gradient = scratch_.gradient;
-  for (int64_t layer = context_.config.num_layers; layer-- > 0;) {
-    for (const MicroBatch& batch : together) {
-      const bool several = together.size() > 1;
-      gradients_->BeginMicroBatch(batch.index);
-      if (several) {
-        SPILLWAY_RETURN_IF_ERROR(activations_->LoadGradient(batch.index, After::kForget, gradient));
-      }
-      SPILLWAY_RETURN_IF_ERROR(blocks_[static_cast<size_t>(layer)].Backward(
-          ShapeOf(batch), scratch_.residual, gradient));
-      // Below the first layer only the lookup uses the gradient.
-      const bool is_used_again =
-          layer > 0 ? several
-                    : context_.options.accumulate > 1 && gradients_->HasGradient(kEmbeddingIndex);
-      if (is_used_again) {
-        SPILLWAY_RETURN_IF_ERROR(activations_->SaveGradient(batch.index, gradient));
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
-// Runs once for the whole step, after the head has added its share for every micro-batch, so that
-// the order of additions is the same in both accumulation orders.
-absl::Status DecoderModel::LookupBackward(std::span<const TokenOrder> orders) {
-  if (!gradients_->HasGradient(kEmbeddingIndex)) return absl::OkStatus();
-  const uint64_t last = embedding_->num_tiles() - 1;
-  for (uint64_t tile = 0; tile <= last; ++tile) {
-    for (size_t i = 0; i < orders.size(); ++i) {
-      const auto index = static_cast<int64_t>(i);
-      gradients_->BeginMicroBatch(index);
-      if (orders.size() > 1) {
-        SPILLWAY_RETURN_IF_ERROR(activations_->LoadGradient(
-            index, tile == last ? After::kForget : After::kKeep, scratch_.gradient));
-      }
-      SPILLWAY_RETURN_IF_ERROR(
-          embedding_->BackwardTile(orders[i].tiles()[tile], scratch_.gradient));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<double> DecoderModel::Train(const StepBatch& step) {
-  const ModelOptions& options = context_.options;
-  if (!options.training) {
+absl::StatusOr<double> WalkedModel::Train(const StepBatch& step) {
+  if (!options_.training) {
     return absl::FailedPreconditionError("this model was created without training state");
   }
-  const int64_t tokens = options.micro_batch * options.sequence;
+  const int64_t tokens = options_.micro_batch * options_.sequence;
   SPILLWAY_RETURN_IF_ERROR(
-      CheckTargets(step.inputs, step.targets, options.accumulate * options.micro_batch));
-  if (static_cast<int64_t>(step.inputs.size()) != options.accumulate * tokens) {
+      CheckTargets(step.inputs, step.targets, options_.accumulate * options_.micro_batch));
+  if (static_cast<int64_t>(step.inputs.size()) != options_.accumulate * tokens) {
     return absl::InvalidArgumentError(absl::StrCat("a step of ", step.inputs.size(),
                                                    " tokens where the model was made for ",
-                                                   options.accumulate, " × ", tokens));
+                                                   options_.accumulate, " × ", tokens));
   }
-  std::vector<MicroBatch> batches;
-  std::vector<TokenOrder> orders;
-  for (int64_t i = 0; i < options.accumulate; ++i) {
-    const auto part = [&](std::span<const int32_t> of) {
-      return of.subspan(static_cast<size_t>(i * tokens), static_cast<size_t>(tokens));
-    };
-    batches.push_back({i, part(step.targets)});
-    orders.push_back(embedding_->Order(part(step.inputs)));
-  }
-  context_.engine->ClearPrefetch();  // left by a forward pass that failed
-  const size_t count = options.by_layer() ? batches.size() : 1;
-  double losses = 0;
-  for (size_t first = 0; first < batches.size(); first += count) {
-    const auto together = std::span<const MicroBatch>(batches).subspan(first, count);
-    SPILLWAY_RETURN_IF_ERROR(LookupForward(together, orders));
-    SPILLWAY_RETURN_IF_ERROR(BlocksForward(together));
-    SPILLWAY_ASSIGN_OR_RETURN(
-        const double loss,
-        head_->Train(together, step.gradient_scale, scratch_.residual.x, scratch_.gradient));
-    losses += loss;
-    SPILLWAY_RETURN_IF_ERROR(BlocksBackward(together));
-  }
-  SPILLWAY_RETURN_IF_ERROR(LookupBackward(orders));
-  return losses / static_cast<double>(options.accumulate);
+  SPILLWAY_ASSIGN_OR_RETURN(const StepResults results, CollectAfter(walk_->Train(step)));
+  gradients_ = {.sum_of_squares = results.sum_of_squares,
+                .finite = std::isfinite(results.sum_of_squares)};
+  return results.loss / static_cast<double>(options_.accumulate);
 }
 
-absl::StatusOr<double> DecoderModel::Loss(std::span<const int32_t> inputs,
-                                          std::span<const int32_t> targets) {
-  SPILLWAY_RETURN_IF_ERROR(CheckTargets(inputs, targets, context_.options.micro_batch));
-  const int64_t length = context_.options.sequence;
-  const BatchShape shape = {static_cast<int64_t>(inputs.size()) / length, length};
-  const TokenOrder order = embedding_->Order(inputs);
-  SPILLWAY_RETURN_IF_ERROR(DeclareForward(order));
-  SPILLWAY_RETURN_IF_ERROR(embedding_->Lookup(order, scratch_.residual.x));
-  SPILLWAY_RETURN_IF_ERROR(Blocks(shape));
-  SPILLWAY_ASSIGN_OR_RETURN(const double loss, head_->Loss(scratch_.residual.x, targets));
-  return loss;
+absl::StatusOr<double> WalkedModel::Loss(std::span<const int32_t> inputs,
+                                         std::span<const int32_t> targets) {
+  SPILLWAY_RETURN_IF_ERROR(CheckTargets(inputs, targets, options_.micro_batch));
+  const auto windows = static_cast<int64_t>(inputs.size()) / options_.sequence;
+  SPILLWAY_ASSIGN_OR_RETURN(const StepResults results, RunForward([&](Walk* walk) {
+                              return walk->Evaluate(windows, inputs, targets);
+                            }));
+  return results.loss;
 }
 
-absl::StatusOr<std::vector<float>> DecoderModel::NextTokenLogits(std::span<const int32_t> tokens) {
+absl::StatusOr<std::vector<float>> WalkedModel::NextTokenLogits(std::span<const int32_t> tokens) {
   const auto length = static_cast<int64_t>(tokens.size());
-  if (length < 1 || length > context_.options.sequence) {
+  if (length < 1 || length > options_.sequence) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a window of ", length, " tokens is not 1 to ", context_.options.sequence));
+        absl::StrCat("a window of ", length, " tokens is not 1 to ", options_.sequence));
   }
   SPILLWAY_RETURN_IF_ERROR(CheckTokens(tokens));
-  const TokenOrder order = embedding_->OrderOfFew(tokens);
-  SPILLWAY_RETURN_IF_ERROR(DeclareForward(order));
-  SPILLWAY_RETURN_IF_ERROR(embedding_->Lookup(order, scratch_.residual.x));
-  SPILLWAY_RETURN_IF_ERROR(Blocks({1, length}));
-  SPILLWAY_ASSIGN_OR_RETURN(
-      std::vector<float> logits,
-      head_->Logits(scratch_.residual.x + (length - 1) * context_.config.hidden_size));
-  return logits;
+  SPILLWAY_ASSIGN_OR_RETURN(StepResults results,
+                            RunForward([&](Walk* walk) { return walk->Predict(tokens); }));
+  return std::move(results.logits);
 }
 
-uint64_t DecoderModel::num_parameters() const {
+uint64_t WalkedModel::num_parameters() const {
   uint64_t total = 0;
-  for (const ParameterShape& parameter : ListParameters(context_.config)) {
+  for (const ParameterShape& parameter : description_.parameters)
     total += static_cast<uint64_t>(parameter.elements());
-  }
   return total;
 }
+
+}  // namespace
 
 absl::Status CheckOptions(const ModelOptions& options) {
   if (options.sequence < 1 || options.micro_batch < 1) {
@@ -383,15 +208,23 @@ absl::Status CheckOptions(const ModelOptions& options) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<Model>> Model::Create(Engine* engine, ThreadPool* pool,
                                                      const hf::ModelConfig& config,
                                                      const ModelOptions& options,
                                                      const WeightSource& source) {
   SPILLWAY_RETURN_IF_ERROR(CheckOptions(options));
-  auto model = std::make_unique<DecoderModel>(engine, pool, config, options);
-  SPILLWAY_RETURN_IF_ERROR(model->Init(source));
+  SPILLWAY_ASSIGN_OR_RETURN(std::unique_ptr<Compute> compute, HostCompute::Create(pool));
+  return Create(engine, std::move(compute), config, options, source);
+}
+
+absl::StatusOr<std::unique_ptr<Model>> Model::Create(Engine* engine,
+                                                     std::unique_ptr<Compute> compute,
+                                                     const hf::ModelConfig& config,
+                                                     const ModelOptions& options,
+                                                     const WeightSource& source) {
+  SPILLWAY_RETURN_IF_ERROR(CheckOptions(options));
+  auto model = std::make_unique<WalkedModel>(engine, std::move(compute), config, options);
+  SPILLWAY_RETURN_IF_ERROR(model->Init(config, source));
   return model;
 }
 

@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A LLaMA-family decoder over engine tensors, with explicit forward and backward passes, a block at
-// a time. The micro-batches of a step pass one after the other through all blocks, or through each
-// block. Every weight, gradient, optimizer tensor and saved activation is an engine tensor, leased
-// tile by tile as it is used. All other memory is scratch, counted in workspace_bytes().
-//
-// Everything here keeps one rule. Tiles, reduction blocks and the cut between threads follow from
-// the model, the sequence and the thread count only, never from a budget, a page size or timing.
-// Micro-batches add to a gradient in their order, and the head adds to a tied embedding before the
-// lookup. So losses, gradients and weights are the same bits however the bytes were moved.
+// A decoder over engine tensors: training steps, losses and next tokens. It checks what callers
+// give, and leaves the order of a step to the walk (walk.h) and elements to a Compute
+// (compute/compute.h). Every weight, gradient, optimizer tensor and saved activation is an engine
+// tensor. All other memory is scratch, counted in workspace_bytes().
 
 #ifndef SPILLWAY_TOOLS_TRAINER_MODEL_H_
 #define SPILLWAY_TOOLS_TRAINER_MODEL_H_
@@ -31,6 +26,8 @@
 #include "tools/trainer/parameter_groups.h"
 
 namespace spillway::trainer {
+
+class Compute;
 
 // kFp32: weights, activations and gradients in fp32; the weight is its own master.
 // kFp16Amp: fp16 weights and activations; fp32 accumulation, softmax, norms and loss. Trained
@@ -69,6 +66,9 @@ struct ModelOptions {
     return accumulate > 1 && accumulation_order == AccumulationOrder::kLayer;
   }
 };
+
+// InvalidArgument if they are not the options of a model.
+absl::Status CheckOptions(const ModelOptions& options);
 
 // The source of a parameter's first values. Returns a Reader of fp32 bytes for the parameter's
 // Hugging Face name and shape.
@@ -125,6 +125,12 @@ class Model {
   // Registers every tensor. A tensor that the last commit holds keeps those bytes, and `source` is
   // not called for it. InvalidArgument names a parameter whose values are not finite.
   static absl::StatusOr<std::unique_ptr<Model>> Create(Engine* engine, ThreadPool* pool,
+                                                       const hf::ModelConfig& config,
+                                                       const ModelOptions& options,
+                                                       const WeightSource& source);
+  // Computes with `compute` instead of the host.
+  static absl::StatusOr<std::unique_ptr<Model>> Create(Engine* engine,
+                                                       std::unique_ptr<Compute> compute,
                                                        const hf::ModelConfig& config,
                                                        const ModelOptions& options,
                                                        const WeightSource& source);

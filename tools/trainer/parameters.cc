@@ -20,7 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "spillway/engine.h"
 #include "src/base/status_macros.h"
-#include "tools/trainer/kernels/convert.h"
+#include "tools/trainer/compute/elements.h"
 
 namespace spillway::trainer {
 namespace {
@@ -64,8 +64,7 @@ class CheckedSource {
     for (size_t done = 0; done < count; done += floats.size()) {
       floats.resize(std::min(count - done, kPiece));
       SPILLWAY_RETURN_IF_ERROR(ReadForNarrow(type, first_element + done, floats));
-      FromFloats(type, floats.data(), static_cast<int64_t>(floats.size()),
-                 ElementAt(type, out.data(), static_cast<int64_t>(done)));
+      WriteElements(type, floats, out.data() + done * ElementBytes(type));
     }
     return absl::OkStatus();
   }
@@ -148,14 +147,15 @@ size_t HeadIndex(const hf::ModelConfig& config) {
   return config.tie_word_embeddings ? kEmbeddingIndex : FinalNormIndex(config) + 1;
 }
 
-int64_t TileElements(const hf::ModelConfig& config) {
+int64_t TileElements(const Description& model) {
   uint64_t total = 0;
-  for (const ParameterShape& parameter : ListParameters(config)) {
+  for (const ParameterShape& parameter : model.parameters)
     total += static_cast<uint64_t>(parameter.elements());
-  }
   return static_cast<int64_t>(
       std::clamp<uint64_t>(std::bit_floor(total / 128), uint64_t{64} << 10, uint64_t{1} << 20));
 }
+
+int64_t TileElements(const hf::ModelConfig& config) { return TileElements(Describe(config)); }
 
 int64_t TileRows(int64_t rows, int64_t width, int64_t tile_elements) {
   constexpr int64_t kMultiple = 32;

@@ -38,6 +38,7 @@ size_t HeadIndex(const hf::ModelConfig& config);  // kEmbeddingIndex when tied
 // model, rounded down to a power of two, between 64 Ki and 1 Mi. At this size leases are small
 // compared to the model, and products are large enough that BLAS spends little time on packing
 // (half the size costs 4% of SmolLM2's step).
+int64_t TileElements(const Description& model);
 int64_t TileElements(const hf::ModelConfig& config);
 // Rows per tile of a tensor [rows, width]: even shares, in multiples of 32 rows unless a tile holds
 // fewer. A tensor that fits in one tile gets one.

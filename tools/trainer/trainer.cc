@@ -20,9 +20,11 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "src/base/status_macros.h"
+#include "tools/trainer/compute/peak_flops.h"
 #include "tools/trainer/evaluation.h"
 #include "tools/trainer/fixed_flags.h"
 #include "tools/trainer/flops.h"
+#include "tools/trainer/updates.h"
 
 namespace spillway::trainer {
 namespace {
@@ -84,7 +86,7 @@ absl::Status Guarded(const std::function<absl::Status()>& work) {
 }  // namespace
 
 double RateScale(const TrainerOptions& options) {
-  if (options.rate_scaling == RateScaling::kNone) return 1;
+  if (options.rate_scaling == RateScaling::kUnscaled) return 1;
   const double ratio = static_cast<double>(options.model.accumulate * options.model.micro_batch) /
                        static_cast<double>(options.rate_batch);
   return options.rate_scaling == RateScaling::kLinear ? ratio : std::sqrt(ratio);
@@ -131,17 +133,11 @@ absl::Status Trainer::CreateOptimizer(ThreadPool* pool) {
   const ModelOptions& model = options_.model;
   SPILLWAY_ASSIGN_OR_RETURN(optimizer_,
                             Optimizer::Create(engine_, pool, model.rule, model.state_format));
-  for (const Parameter& parameter : model_->parameters()) {
-    const TensorsOfParameter& of = parameter.tensors;
-    if (!of.is_trained()) continue;
-    SPILLWAY_ASSIGN_OR_RETURN(
-        const size_t number,
-        optimizer_->Add({.weight = of.weight, .gradient = of.gradient, .state = of.state}));
-    const bool is_decayed = model.groups.IsDecayed(parameter.name);
-    updates_.push_back(
-        {.parameter = number, .weight_decay = is_decayed ? options_.weight_decay : 0});
-    rate_factors_.push_back(model.groups.RateFactorOf(parameter.name));
-  }
+  SPILLWAY_ASSIGN_OR_RETURN(
+      ListedUpdates listed,
+      AddTrained(optimizer_.get(), model, model_->parameters(), options_.weight_decay));
+  updates_ = std::move(listed.updates);
+  rate_factors_ = std::move(listed.rate_factors);
   return absl::OkStatus();
 }
 

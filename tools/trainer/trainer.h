@@ -32,14 +32,14 @@ namespace spillway::trainer {
 
 // How the learning rate is scaled for a batch of another size than it was meant for: not at all, in
 // proportion (Goyal et al., arXiv:1706.02677), or by the square root (Krizhevsky, arXiv:1404.5997).
-enum class RateScaling : uint8_t { kNone, kLinear, kSqrt };
+enum class RateScaling : uint8_t { kUnscaled, kLinear, kSqrt };
 
 struct TrainerOptions {
   ModelOptions model;
   Schedule schedule;           // the run ends at its total_steps
   double weight_decay = 0.01;  // for parameters that decay; `model.rule` has the other constants
   double clip_norm = 1.0;      // the largest norm of the whole gradient; 0: no clipping
-  RateScaling rate_scaling = RateScaling::kNone;
+  RateScaling rate_scaling = RateScaling::kUnscaled;
   int64_t rate_batch = 0;         // windows per step that the schedule's rate is meant for
   LossScalerOptions loss_scaler;  // enabled only under kFp16Amp
   Order order = Order::kSequential;
@@ -52,7 +52,7 @@ struct TrainerOptions {
 };
 
 // The factor of every learning rate: the step's windows over rate_batch, the square root of that,
-// or 1 for kNone.
+// or 1 for kUnscaled.
 double RateScale(const TrainerOptions& options);
 
 enum class EndReason : uint8_t { kDone, kStoppedAfter, kInterrupted };

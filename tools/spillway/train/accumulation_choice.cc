@@ -12,7 +12,8 @@
 #include "src/plan/make_plan.h"
 #include "src/plan/simulate.h"
 #include "src/plan/trace.h"
-#include "tools/spillway/train/step_trace.h"
+#include "tools/spillway/train/recorded_trace.h"
+#include "tools/trainer/dry_run.h"
 
 namespace spillway::command {
 namespace {
@@ -80,19 +81,23 @@ AccumulationChoice CompareOrders(const hf::ModelConfig& config, trainer::ModelOp
   const int64_t all = options.accumulate;
   options.accumulate = std::min(all, std::max<int64_t>(2, kMostPassesPlanned / config.num_layers));
   plan::PlanOptions budgets;
-  const auto trace_in = [&](AccumulationOrder order) {
+  const auto trace_in = [&](AccumulationOrder order) -> absl::StatusOr<plan::Trace> {
     options.accumulation_order = order;
-    plan::Trace trace = TraceOfStep(config, options);
+    SPILLWAY_ASSIGN_OR_RETURN(const trainer::RecordedStep step,
+                              trainer::RecordStep(config, options));
+    plan::Trace trace = TraceOf(step);
     Place(PlacementOf(flags.placement).value_or(Placement()), budgets.frame_alignment, &trace);
     return trace;
   };
-  const plan::Trace micro_batch = trace_in(AccumulationOrder::kMicroBatch);
-  const plan::Trace layer = trace_in(AccumulationOrder::kLayer);
-  budgets.device_bytes = Limited(flags.device_bytes, layer);
-  budgets.pinned_bytes = Limited(flags.pinned_bytes, layer);
-  budgets.has_store = !flags.store.empty();
-  AccumulationChoice choice =
-      ChooseOrder(micro_batch, layer, budgets).value_or(AccumulationChoice());
+  const absl::StatusOr<plan::Trace> micro_batch = trace_in(AccumulationOrder::kMicroBatch);
+  const absl::StatusOr<plan::Trace> layer = trace_in(AccumulationOrder::kLayer);
+  AccumulationChoice choice;
+  if (micro_batch.ok() && layer.ok()) {
+    budgets.device_bytes = Limited(flags.device_bytes, *layer);
+    budgets.pinned_bytes = Limited(flags.pinned_bytes, *layer);
+    budgets.has_store = !flags.store.empty();
+    choice = ChooseOrder(*micro_batch, *layer, budgets).value_or(AccumulationChoice());
+  }
   choice.planned = options.accumulate;
   choice.all = all;
   return choice;

@@ -142,7 +142,7 @@ void AddGroups(CLI::App* app, OptimizerFlags* flags) {
 void AddRateScale(CLI::App* app, OptimizerFlags* flags) {
   AddChoice<RateScaling>(
       app, "--lr-scale", &flags->rate_scaling,
-      {{"none", RateScaling::kNone},
+      {{"none", RateScaling::kUnscaled},
        {"linear", RateScaling::kLinear},
        {"sqrt", RateScaling::kSqrt}},
       "Multiply the learning rate by a step's windows (--batch times --accumulate) over "
@@ -191,7 +191,7 @@ absl::Status CheckMomentum(const OptimizerFlags& flags) {
 }
 
 absl::Status CheckRateScale(const OptimizerFlags& flags) {
-  const bool scales = flags.rate_scaling != RateScaling::kNone;
+  const bool scales = flags.rate_scaling != RateScaling::kUnscaled;
   if (scales && !flags.rate_batch)
     return UsageError(
         "--lr-scale needs --lr-batch N: the windows of a step that --lr is meant for");
@@ -309,7 +309,7 @@ absl::Status CheckPatterns(const ParameterGroups& groups, const hf::ModelConfig&
 }
 
 std::string DescribeRate(const trainer::TrainerOptions& options) {
-  if (options.rate_scaling == RateScaling::kNone) return "";
+  if (options.rate_scaling == RateScaling::kUnscaled) return "";
   const bool is_linear = options.rate_scaling == RateScaling::kLinear;
   const double scale = trainer::RateScale(options);
   return absl::StrFormat(

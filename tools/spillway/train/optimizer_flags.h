@@ -38,7 +38,7 @@ struct OptimizerFlags {
   std::optional<double> update_clip;
   std::optional<double> weight_decay;
   trainer::ParameterGroups groups;
-  trainer::RateScaling rate_scaling = trainer::RateScaling::kNone;
+  trainer::RateScaling rate_scaling = trainer::RateScaling::kUnscaled;
   std::optional<int64_t> rate_batch;
 };
 

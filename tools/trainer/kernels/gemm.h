@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "spillway/thread_pool.h"
+#include "tools/trainer/compute/into.h"
 
 namespace spillway::trainer {
 
@@ -31,8 +32,6 @@ struct ProductShape {
   int64_t columns = 0;  // of the result
   int64_t inner = 0;    // the summed dimension
 };
-
-enum class Into : uint8_t { kOverwrite, kAdd };
 
 // Loads OpenBLAS, which then runs on the calling thread only, and allocates its buffers for
 // `num_threads` threads. Later calls do nothing and return the status of the first. REQUIRES:

@@ -2,6 +2,7 @@
 
 #include "tools/trainer/kernels/softmax.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -28,23 +29,28 @@ float Largest(const float* row, size_t n) {
   return result;
 }
 
-void CausalSoftmax(int64_t first_query, int64_t group, int64_t rows, int64_t keys, float* scores) {
+void CausalSoftmax(const VisibleKeys& visible, int64_t rows, int64_t keys, float* scores) {
   const FloatTag d;
   for (int64_t r = 0; r < rows; ++r, scores += keys) {
-    const size_t seen = static_cast<size_t>(first_query + r / group + 1);
-    const FloatVector largest = hn::Set(d, Largest(scores, seen));
+    const int64_t query = visible.first_query + r / visible.group;
+    const int64_t first = visible.window == 0 ? 0 : query - visible.window + 1;
+    const auto begin = static_cast<size_t>(std::max<int64_t>(0, first - visible.first_key));
+    const size_t seen = static_cast<size_t>(query + 1 - visible.first_key) - begin;
+    float* const row = scores + begin;
+    const FloatVector largest = hn::Set(d, Largest(row, seen));
     FloatVector sum = hn::Zero(d);
     ForVectors(seen, [&](size_t i, size_t count) HWY_ATTR {
-      FloatVector e = ExpKeepingNaN(d, hn::Sub(LoadUpTo(d, scores + i, count), largest));
+      FloatVector e = ExpKeepingNaN(d, hn::Sub(LoadUpTo(d, row + i, count), largest));
       if (count < hn::Lanes(d)) e = hn::IfThenElseZero(hn::FirstN(d, count), e);
       sum = hn::Add(sum, e);
-      StoreUpTo(e, d, scores + i, count);
+      StoreUpTo(e, d, row + i, count);
     });
     const FloatVector scale = hn::Set(d, 1.0f / Sum(d, sum));
     ForVectors(seen, [&](size_t i, size_t count) HWY_ATTR {
-      StoreUpTo(hn::Mul(LoadUpTo(d, scores + i, count), scale), d, scores + i, count);
+      StoreUpTo(hn::Mul(LoadUpTo(d, row + i, count), scale), d, row + i, count);
     });
-    for (size_t i = seen; i < static_cast<size_t>(keys); ++i) scores[i] = 0.0f;
+    for (size_t i = 0; i < begin; ++i) scores[i] = 0.0f;
+    for (size_t i = begin + seen; i < static_cast<size_t>(keys); ++i) scores[i] = 0.0f;
   }
 }
 
@@ -80,8 +86,8 @@ HWY_EXPORT(CausalSoftmax);
 HWY_EXPORT(SoftmaxBackward);
 HWY_EXPORT(Dot);
 
-void CausalSoftmax(int64_t first_query, int64_t group, int64_t rows, int64_t keys, float* scores) {
-  HWY_DYNAMIC_DISPATCH(CausalSoftmax)(first_query, group, rows, keys, scores);
+void CausalSoftmax(const VisibleKeys& visible, int64_t rows, int64_t keys, float* scores) {
+  HWY_DYNAMIC_DISPATCH(CausalSoftmax)(visible, rows, keys, scores);
 }
 
 void SoftmaxBackward(const float* p, const float* dots, int64_t rows, int64_t keys, float* dp) {

@@ -10,10 +10,19 @@
 
 namespace spillway::trainer {
 
-// Turns scores[rows, keys] into probabilities in place. Rows come in runs of `group`, the number of
-// query heads that share a key head. Row r belongs to query first_query + r / group, and sees the
-// keys up to and including that position. The scores of all other keys become 0.
-void CausalSoftmax(int64_t first_query, int64_t group, int64_t rows, int64_t keys, float* scores);
+// Which keys the rows of a block of scores see. Rows come in runs of `group`, the number of query
+// heads that share a key head: row r belongs to query first_query + r / group. It sees the keys up
+// to and including that position, of these the last `window` (0: all). Column 0 is key first_key.
+struct VisibleKeys {
+  int64_t first_query = 0;
+  int64_t first_key = 0;
+  int64_t group = 1;
+  int64_t window = 0;
+};
+
+// Turns scores[rows, keys] into probabilities in place. The scores of keys that a row does not see
+// become 0.
+void CausalSoftmax(const VisibleKeys& visible, int64_t rows, int64_t keys, float* scores);
 
 // Turns dp[rows, keys], the gradient of the probabilities p, into the gradient of the scores in
 // place: p·(dp − dots[row]), where dots[row] is Σ p·dp over the row.

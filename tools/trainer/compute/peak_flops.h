@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#ifndef SPILLWAY_TOOLS_TRAINER_COMPUTE_PEAK_FLOPS_H_
+#define SPILLWAY_TOOLS_TRAINER_COMPUTE_PEAK_FLOPS_H_
+
+#include "spillway/thread_pool.h"
+
+namespace spillway::trainer {
+
+// Measures the operations per second of a product of fp32 matrices on all threads of the pool, as
+// BestRate does (flops.h). REQUIRES: BLAS is loaded.
+double MeasurePeakFlops(ThreadPool* pool);
+
+}  // namespace spillway::trainer
+
+#endif  // SPILLWAY_TOOLS_TRAINER_COMPUTE_PEAK_FLOPS_H_
