@@ -5,10 +5,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <numbers>
 #include <vector>
 
 #include "spillway/thread_pool.h"
@@ -46,6 +48,29 @@ TEST_P(Kernels, SwigluAndItsGradient) {
   }
 }
 
+// The derivative is taken in double precision from the same formula.
+TEST_P(Kernels, GeluAndItsGradient) {
+  constexpr size_t kN = 77;
+  std::vector<float> up = Random(kN, 4, 3.0f);
+  const std::vector<float> far = {-3e38f, -1e20f, -40, -30, -9, 0, 9, 30, 40, 1e20f, 3e38f};
+  std::copy(far.begin(), far.end(), up.begin());
+  std::vector<float> out(kN);
+  GeluForward(up.data(), kN, out.data());
+  const std::vector<float> gradient = Random(kN, 6);
+  std::vector<float> dup = up, again = gradient;
+  GeluBackward(kN, dup.data(), again.data());
+  for (size_t i = 0; i < kN; ++i) {
+    const double x = up[i], root = std::sqrt(2 / std::numbers::pi);
+    const double t = std::tanh(root * (x + 0.044715 * x * x * x));
+    const double slope =
+        (1 + t) / 2 +
+        (std::fabs(x) > 1e3 ? 0 : x * (1 - t * t) / 2 * root * (1 + 3 * 0.044715 * x * x));
+    EXPECT_NEAR(out[i], x * (1 + t) / 2, 1e-6 * (1 + (x > 0 ? x : 0))) << x;
+    EXPECT_NEAR(dup[i], gradient[i] * slope, 2e-6 * (1 + std::fabs(gradient[i]))) << x;
+    EXPECT_EQ(std::bit_cast<uint32_t>(again[i]), std::bit_cast<uint32_t>(out[i]));
+  }
+}
+
 TEST_P(Kernels, NaNComesThrough) {
   std::vector<float> gate(20, 1.0f), up(20, 1.0f), out(20);
   gate[3] = gate[18] = kNaN;
@@ -53,6 +78,13 @@ TEST_P(Kernels, NaNComesThrough) {
   SwigluForward(gate.data(), up.data(), 20, out.data());
   EXPECT_TRUE(std::isnan(out[3]) && std::isnan(out[18]) && std::isinf(out[5]));
   EXPECT_FALSE(std::isnan(out[4]));
+  up[7] = kNaN;
+  up[9] = -kInfinity;
+  GeluForward(up.data(), 20, out.data());
+  EXPECT_TRUE(std::isnan(out[7]) && std::isinf(out[5]) && std::isnan(out[9]));
+  EXPECT_FALSE(std::isnan(out[8]));
+  GeluBackward(20, up.data(), out.data());
+  EXPECT_TRUE(std::isnan(up[7]) && std::isnan(out[7]));
 
   std::vector<float> scores(40, 0.5f);
   scores[7] = kNaN;
@@ -96,6 +128,44 @@ TEST_P(Kernels, RmsNormAndItsGradient) {
     }
   }
   for (size_t i = 0; i < kWidth; ++i) EXPECT_NEAR(dw[i], expected_dw[i], 1e-5);
+}
+
+// The rows lie far from zero beside their deviation, which a difference of mean squares would lose.
+TEST_P(Kernels, LayerNormAndItsGradient) {
+  constexpr int64_t kRows = 3, kWidth = 37;
+  std::vector<float> x = Random(kRows * kWidth, 7);
+  for (float& value : x) value += 300.0f;
+  const std::vector<float> w = Random(kWidth, 8), b = Random(kWidth, 10),
+                           dy = Random(kRows * kWidth, 9);
+  std::vector<float> y(x.size()), inverse(kRows), means(kRows), dx(x.size(), 1.0f),
+      dw(kWidth, 0.0f), db(kWidth, 0.0f);
+  LayerNormForward(x.data(), w.data(), b.data(), 1e-5f, kRows, kWidth, y.data(), inverse.data(),
+                   means.data());
+  LayerNormBackward(dy.data(), x.data(), w.data(), inverse.data(), means.data(), kRows, kWidth,
+                    dx.data(), dw.data(), db.data());
+  std::vector<double> expected_dw(kWidth), expected_db(kWidth);
+  for (size_t r = 0; r < kRows; ++r) {
+    const size_t at = r * kWidth;
+    double mean = 0, variance = 0, sum = 0, dot = 0;
+    for (size_t i = 0; i < kWidth; ++i) mean += double{x[at + i]} / kWidth;
+    for (size_t i = 0; i < kWidth; ++i) variance += std::pow(x[at + i] - mean, 2) / kWidth;
+    const double s = 1 / std::sqrt(variance + 1e-5);
+    for (size_t i = 0; i < kWidth; ++i) {
+      sum += double{dy[at + i]} * w[i] / kWidth;
+      dot += double{dy[at + i]} * w[i] * (x[at + i] - mean) * s / kWidth;
+    }
+    for (size_t i = 0; i < kWidth; ++i) {
+      const double normed = (x[at + i] - mean) * s;
+      EXPECT_NEAR(y[at + i], w[i] * normed + b[i], 2e-4);
+      EXPECT_NEAR(dx[at + i], 1 + s * (dy[at + i] * w[i] - sum - normed * dot), 2e-4);
+      expected_dw[i] += dy[at + i] * normed;
+      expected_db[i] += dy[at + i];
+    }
+  }
+  for (size_t i = 0; i < kWidth; ++i) {
+    EXPECT_NEAR(dw[i], expected_dw[i], 2e-4);
+    EXPECT_NEAR(db[i], expected_db[i], 1e-5);
+  }
 }
 
 TEST_P(Kernels, RopeTurnsAndTurnsBack) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RMSNorm (Zhang and Sennrich, arXiv:1910.07467): y = w · x / sqrt(mean(x²) + eps), over rows of
-// `width`. fp32; each call runs on the calling thread, for a range of rows.
+// Norms over rows of `width`: RMSNorm (Zhang and Sennrich, arXiv:1910.07467), y = w · x /
+// sqrt(mean(x²) + eps), and LayerNorm (Ba et al., arXiv:1607.06450), y = w · (x − mean(x)) /
+// sqrt(variance(x) + eps) + b. fp32; each call runs on the calling thread, for a range of rows.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_KERNELS_NORM_H_
 #define SPILLWAY_TOOLS_TRAINER_KERNELS_NORM_H_
@@ -19,6 +20,16 @@ void RmsNormForward(const float* x, const float* weight, float epsilon, int64_t 
 // and adds these up in order.
 void RmsNormBackward(const float* dy, const float* x, const float* weight, const float* inverse_rms,
                      int64_t rows, int64_t width, float* dx, float* weight_gradient);
+
+// y may be x. Writes inverse_deviations[rows] and means[rows] for the backward.
+void LayerNormForward(const float* x, const float* weight, const float* bias, float epsilon,
+                      int64_t rows, int64_t width, float* y, float* inverse_deviations,
+                      float* means);
+
+// As RmsNormBackward, and adds the bias's gradient to bias_gradient[width].
+void LayerNormBackward(const float* dy, const float* x, const float* weight,
+                       const float* inverse_deviations, const float* means, int64_t rows,
+                       int64_t width, float* dx, float* weight_gradient, float* bias_gradient);
 
 }  // namespace spillway::trainer
 
