@@ -89,9 +89,10 @@ TEST(ModelConfig, RopeThetaIsReadFromEitherPlace) {
   EXPECT_EQ(With("rope_parameters", "{}")->rope_theta, 100000.0);
 }
 
-TEST(ModelConfig, RopeScalingIsRefused) {
+TEST(ModelConfig, OtherRopeScalingIsRefused) {
   for (const char* scaling :
-       {R"({"type":"linear","factor":2.0})", R"({"rope_type":"llama3","factor":8.0})",
+       {R"({"type":"linear"})", R"({"rope_type":"llama3","factor":8.0})",
+        R"({"type":"linear","factor":2.0,"beta_fast":32})", R"({"type":"dynamic","factor":2.0})",
         R"({"rope_type":"default","type":"yarn"})", R"({"factor":2.0})", "{}", "\"linear\"",
         R"({"type":7})"}) {
     EXPECT_THAT(With("rope_scaling", scaling), IsInvalid("config.json: rope_scaling")) << scaling;
@@ -112,14 +113,15 @@ TEST(ModelConfig, OtherMathsIsRefusedByName) {
       {"architectures", R"(["LlamaForCausalLM","LlamaForCausalLM"])"},
       {"architectures", "\"LlamaForCausalLM\""},
       {"architectures", "[]"},
-      {"model_type", "\"mistral\""},
+      {"model_type", "\"mixtral\""},
       {"model_type", ""},
       {"model_type", "7"},
       {"hidden_act", "\"gelu\""},
       {"attention_bias", "true"},
       {"mlp_bias", "true"},
       {"rope_interleaved", "true"},
-      {"attention_dropout", "0.1"},
+      {"attention_dropout", "1"},
+      {"attention_dropout", "-0.1"},
       {"partial_rotary_factor", "0.5"},
       {"quantization_config", "{}"},
   };
@@ -197,7 +199,7 @@ std::string CaseText(const json& good, const json& given) {
   return unchanged.substr(0, unchanged.size() - 1) + text + "}";
 }
 
-// tests/python/llama_config_test.py tests the importer with the same cases.
+// tests/python/model_config_test.py tests the importer with the same cases.
 TEST(ModelConfig, JudgesEveryCaseAsTheImporterDoes) {
   const json cases = json::parse(ReadFile(SPILLWAY_CONFIG_CASES));
   ASSERT_GT(cases["cases"].size(), 400u);

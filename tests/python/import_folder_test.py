@@ -221,7 +221,7 @@ class ImportFolderTest(ToolTest):
         tensors = model_tensors()
         tensors["model.layers.0.self_attn.q_proj.bias"] = numpy.zeros(32, "f4")
         write_folder(self.folder / "in", tensors)
-        self.assertIn("q_proj.bias [32] belongs to no LLaMA", self.run_import(expect=1).stderr)
+        self.assertIn("q_proj.bias [32] belongs to no llama model", self.run_import(expect=1).stderr)
         tensors = model_tensors()
         tensors["model.norm.weight"] = tensors["model.norm.weight"].astype("i4")
         write_folder(self.folder / "in", tensors)

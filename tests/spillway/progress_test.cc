@@ -108,7 +108,7 @@ class WeightProgressTest : public ::testing::Test {
       : config_(*hf::ParseModelConfig(test::TinyConfig().dump(), "config.json")),
         parameters_(trainer::ListParameters(config_)) {}
 
-  static absl::StatusOr<Reader> Zeros(const std::string&, const std::vector<int64_t>&) {
+  static absl::StatusOr<Reader> Zeros(const ParameterShape&) {
     return [](uint64_t, std::span<std::byte>) { return absl::OkStatus(); };
   }
 
@@ -123,8 +123,8 @@ TEST_F(WeightProgressTest, CountsTheParametersBeforeAndNeverGoesBack) {
   WeightProgress progress("loaded", config_);
   const trainer::WeightSource source = progress.Watch(Zeros);
   std::vector<std::byte> piece(4096);
-  const Reader embedding = *source(parameters_[0].name, parameters_[0].shape);
-  const Reader query = *source(parameters_[2].name, parameters_[2].shape);
+  const Reader embedding = *source(parameters_[0]);
+  const Reader query = *source(parameters_[2]);
   WaitUntilALineIsDue();
   // The embedding has 8 KiB, and the norm of the first layer 128 bytes.
   ASSERT_TRUE(query(0, piece).ok());

@@ -375,8 +375,8 @@ TEST(Model, AnOverflowIsSeenInTheGradientsAndAbortsNothing) {
 TEST(Model, AnActivationThatOverflowsMakesTheGradientsNotFinite) {
   const hf::ModelConfig config = SmallConfig();
   const ModelOptions options = Options(Precision::kFp16Amp);
-  const WeightSource huge = [](const std::string& name, const std::vector<int64_t>& /*shape*/) {
-    const float value = name.find("mlp") != std::string::npos ? 6e4f : 1.0f;
+  const WeightSource huge = [](const ParameterShape& parameter) {
+    const float value = parameter.name.find("mlp") != std::string::npos ? 6e4f : 1.0f;
     return absl::StatusOr<Reader>([value](uint64_t, std::span<std::byte> out) {
       auto* floats = reinterpret_cast<float*>(out.data());
       std::fill_n(floats, out.size() / sizeof(float), value);
@@ -434,11 +434,9 @@ TEST(Model, BadBatchesAreRefused) {
 }
 
 WeightSource OneBadWeight(const std::string& where, size_t index, float value) {
-  return [=](const std::string& name, const std::vector<int64_t>& shape) -> absl::StatusOr<Reader> {
-    size_t elements = 1;
-    for (int64_t n : shape) elements *= static_cast<size_t>(n);
-    std::vector<float> values(elements, 0.5f);
-    if (name == where) values[index] = value;
+  return [=](const ParameterShape& parameter) -> absl::StatusOr<Reader> {
+    std::vector<float> values(static_cast<size_t>(parameter.elements()), 0.5f);
+    if (parameter.name == where) values[index] = value;
     return Reader([values](uint64_t offset, std::span<std::byte> out) {
       std::memcpy(out.data(), reinterpret_cast<const std::byte*>(values.data()) + offset,
                   out.size());

@@ -54,14 +54,14 @@ inline std::vector<float> WeightsOf(const std::string& name, size_t elements) {
 }
 
 inline WeightSource TestWeights() {
-  return [](const std::string& name, const std::vector<int64_t>& shape) -> absl::StatusOr<Reader> {
-    size_t elements = 1;
-    for (int64_t n : shape) elements *= static_cast<size_t>(n);
-    return Reader([values = WeightsOf(name, elements)](uint64_t offset, std::span<std::byte> out) {
-      std::memcpy(out.data(), reinterpret_cast<const std::byte*>(values.data()) + offset,
-                  out.size());
-      return absl::OkStatus();
-    });
+  return [](const ParameterShape& parameter) -> absl::StatusOr<Reader> {
+    const auto elements = static_cast<size_t>(parameter.elements());
+    return Reader(
+        [values = WeightsOf(parameter.name, elements)](uint64_t offset, std::span<std::byte> out) {
+          std::memcpy(out.data(), reinterpret_cast<const std::byte*>(values.data()) + offset,
+                      out.size());
+          return absl::OkStatus();
+        });
   };
 }
 

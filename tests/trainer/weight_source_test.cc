@@ -61,7 +61,7 @@ TEST_F(FolderWeights, ThatFitAreRead) {
   ASSERT_TRUE(WriteAndOpen().ok());
   const WeightSource source = *OpenFolderWeights(folder_.path(), SmallConfig());
   EXPECT_TRUE(CheckFinite(SmallConfig(), source).ok());
-  const Reader reader = *source(tensors_[0].name, tensors_[0].shape);
+  const Reader reader = *source({tensors_[0].name, tensors_[0].shape});
   std::vector<float> piece(10);
   ASSERT_TRUE(reader(5 * sizeof(float), std::as_writable_bytes(std::span(piece))).ok());
   EXPECT_EQ(piece, std::vector<float>(values_.begin() + 5, values_.begin() + 15));
@@ -147,31 +147,29 @@ TEST_F(FolderWeights, AValueThatIsNotFiniteIsNamedWithItsPlace) {
               HasSubstr("model.embed_tokens.weight: element 100 (inf) is not finite"));
 }
 
-std::vector<float> Draw(uint64_t seed, const std::string& name, const std::vector<int64_t>& shape) {
-  size_t size = 1;
-  for (const int64_t dimension : shape) size *= static_cast<size_t>(dimension);
-  std::vector<float> values(size);
-  const Reader reader = *RandomWeights(seed)(name, shape);
+std::vector<float> Draw(uint64_t seed, const ParameterShape& parameter) {
+  std::vector<float> values(static_cast<size_t>(parameter.elements()));
+  const Reader reader = *RandomWeights(seed)(parameter);
   EXPECT_TRUE(reader(0, std::as_writable_bytes(std::span(values))).ok());
   return values;
 }
 
 TEST(RandomWeights, PiecesAreThoseOfTheWhole) {
-  const Reader reader = *RandomWeights(1)("w", {100, 100});
+  const Reader reader = *RandomWeights(1)({"w", {100, 100}});
   std::vector<float> pieces(10000);
   const std::vector<std::pair<size_t, size_t>> cuts = {{0, 1}, {1, 777}, {777, 10000}};
   for (const auto& [begin, end] : cuts) {
     const std::span<float> piece = std::span(pieces).subspan(begin, end - begin);
     ASSERT_TRUE(reader(begin * sizeof(float), std::as_writable_bytes(piece)).ok());
   }
-  EXPECT_EQ(pieces, Draw(1, "w", {100, 100}));
+  EXPECT_EQ(pieces, Draw(1, {"w", {100, 100}}));
 }
 
 TEST(RandomWeights, AreNormalWithTheDeviationStated) {
   double sum = 0;
   double squares = 0;
   int beyond_two_deviations = 0;
-  for (const float value : Draw(1, "w", {1000, 100})) {
+  for (const float value : Draw(1, {"w", {1000, 100}})) {
     sum += value;
     squares += double{value} * value;
     beyond_two_deviations += std::abs(value) > 0.04F ? 1 : 0;
@@ -181,10 +179,14 @@ TEST(RandomWeights, AreNormalWithTheDeviationStated) {
   EXPECT_NEAR(beyond_two_deviations / 1e5, 0.0455, 0.005);
 }
 
-TEST(RandomWeights, SeedsAndNamesDifferAndNormsAreOne) {
-  EXPECT_NE(Draw(1, "w", {8, 8}), Draw(2, "w", {8, 8}));
-  EXPECT_NE(Draw(1, "w", {8, 8}), Draw(1, "v", {8, 8}));
-  EXPECT_EQ(Draw(1, "n", {64}), std::vector<float>(64, 1.0F));
+TEST(RandomWeights, SeedsAndNamesDiffer) {
+  EXPECT_NE(Draw(1, {"w", {8, 8}}), Draw(2, {"w", {8, 8}}));
+  EXPECT_NE(Draw(1, {"w", {8, 8}}), Draw(1, {"v", {8, 8}}));
+}
+
+TEST(RandomWeights, NormsAreOneAndBiasesZero) {
+  EXPECT_EQ(Draw(1, {"n", {64}, First::kOnes}), std::vector<float>(64, 1.0F));
+  EXPECT_EQ(Draw(1, {"b", {64}, First::kZeros}), std::vector<float>(64, 0.0F));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "src/base/status_macros.h"
+#include "tools/hf/model_types.h"
 #include "tools/hf/strict_json.h"
 
 namespace spillway::hf {
@@ -70,6 +71,15 @@ absl::Status CheckShard(const SafetensorsFile& file, const std::set<std::string>
 }
 
 }  // namespace
+
+bool IsSkippedTensor(std::string_view name) {
+  for (const auto& [unused, type] : ModelTypes().items()) {
+    for (const auto& suffix : type["names"]["skipped"]) {
+      if (name.ends_with(suffix.get_ref<const std::string&>())) return true;
+    }
+  }
+  return false;
+}
 
 absl::StatusOr<std::unique_ptr<ModelFolder>> ModelFolder::Open(const std::string& path) {
   std::unique_ptr<ModelFolder> folder(new ModelFolder(path));

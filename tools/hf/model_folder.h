@@ -2,8 +2,8 @@
 //
 // The weights of a Hugging Face folder as one set of names: `model.safetensors`, or the shards that
 // `model.safetensors.index.json` lists. The index is not trusted: every shard must hold exactly the
-// tensors that the index places there. Rotary frequencies (IsSkippedTensor) are passed over
-// wherever they are: the set has none. tools/python/spillway_tools/hugging_face_folder.py judges
+// tensors that the index places there. Buffers (IsSkippedTensor) are passed over wherever they are:
+// the set has none. tools/python/spillway_tools/hugging_face_folder.py judges
 // folders alike; tests/python/same_folders_test.py compares the two.
 
 #ifndef SPILLWAY_TOOLS_HF_MODEL_FOLDER_H_
@@ -27,9 +27,10 @@ namespace spillway::hf {
 inline constexpr char kWeightsFile[] = "model.safetensors";
 inline constexpr char kWeightsIndexFile[] = "model.safetensors.index.json";
 
-// Whether this is a tensor of rotary frequencies. Old versions of transformers saved them. They
-// follow from the config, and no model reads them.
-inline bool IsSkippedTensor(std::string_view name) { return name.ends_with("rotary_emb.inv_freq"); }
+// Whether a tensor of this name is no parameter but a buffer of some model type: its name ends as
+// the table says. Old versions of transformers saved rotary frequencies and masks, which follow
+// from the config, and which no model reads.
+bool IsSkippedTensor(std::string_view name);
 
 // Thread-safe once open.
 class ModelFolder {

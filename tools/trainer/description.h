@@ -134,6 +134,8 @@ struct Description {
 };
 
 Description Describe(const hf::ModelConfig& config);
+// The name of a head's weight. A file of a model whose head is tied may have it, as a copy.
+std::string HeadName(const hf::ModelConfig& config);
 
 // Calls use(linear) for each linear of a sublayer, in the order of forward.
 template <typename Use>

@@ -16,14 +16,37 @@ namespace {
 
 constexpr char kOn[] = "on";  // the value of a flag that takes none
 
+// Describes what was introduced later, if it differs from the earlier behaviour.
+std::string DescribeLater(const hf::ModelConfig& config) {
+  using Kind = hf::RopeScaling::Kind;
+  const hf::RopeScaling& rope = config.rope_scaling;
+  std::string text;
+  if (config.model_type != "llama")
+    absl::StrAppend(&text, ", ", config.model_type, " with ", config.activation);
+  if (rope.kind == Kind::kLinear)
+    absl::StrAppend(&text, ", linear rope scaling by ", Exact(rope.factor));
+  if (rope.kind == Kind::kLlama3) {
+    absl::StrAppend(&text, ", llama3 rope scaling by ", Exact(rope.factor), " from ",
+                    Exact(rope.low_frequencies), " to ", Exact(rope.high_frequencies), " of ",
+                    rope.original_positions);
+  }
+  for (size_t layer = 0; layer < config.windows.size(); ++layer) {
+    if (layer == 0 || config.windows[layer] != config.windows[layer - 1])
+      absl::StrAppend(&text, ", window ", config.windows[layer], " from layer ", layer);
+  }
+  if (!config.has_prefix) absl::StrAppend(&text, ", names without a prefix");
+  return text;
+}
+
 std::string DescribeModel(const hf::ModelConfig& config) {
   return absl::StrFormat(
       "vocab_size %d, hidden_size %d, intermediate_size %d, num_layers %d, num_heads %d, "
       "num_kv_heads %d, head_dim "
-      "%d, rms_norm_eps %s, rope_theta %s, %s embeddings",
+      "%d, rms_norm_eps %s, rope_theta %s, %s embeddings%s",
       config.vocab_size, config.hidden_size, config.intermediate_size, config.num_layers,
       config.num_heads, config.num_kv_heads, config.head_dim, Exact(config.rms_norm_eps),
-      Exact(config.rope_theta), config.tie_word_embeddings ? "tied" : "untied");
+      Exact(config.rope_theta), config.tie_word_embeddings ? "tied" : "untied",
+      DescribeLater(config));
 }
 
 std::string GradientWord(DType type) {

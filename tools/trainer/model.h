@@ -23,6 +23,7 @@
 #include "spillway/optimizer.h"
 #include "spillway/thread_pool.h"
 #include "tools/hf/config.h"
+#include "tools/trainer/description.h"
 #include "tools/trainer/parameter_groups.h"
 
 namespace spillway::trainer {
@@ -70,10 +71,8 @@ struct ModelOptions {
 // InvalidArgument if they are not the options of a model.
 absl::Status CheckOptions(const ModelOptions& options);
 
-// The source of a parameter's first values. Returns a Reader of fp32 bytes for the parameter's
-// Hugging Face name and shape.
-using WeightSource = std::function<absl::StatusOr<Reader>(const std::string& name,
-                                                          const std::vector<int64_t>& shape)>;
+// The source of a parameter's first values. Returns a Reader of its fp32 bytes.
+using WeightSource = std::function<absl::StatusOr<Reader>(const ParameterShape& parameter)>;
 
 // The engine tensors of a parameter.
 struct TensorsOfParameter {

@@ -35,7 +35,7 @@ class CheckedSource {
 
   absl::Status Read(uint64_t first_element, std::span<float> out) {
     if (!reader_) {
-      SPILLWAY_ASSIGN_OR_RETURN(reader_, source_(parameter_.name, parameter_.shape));
+      SPILLWAY_ASSIGN_OR_RETURN(reader_, source_(parameter_));
     }
     SPILLWAY_RETURN_IF_ERROR(reader_(first_element * sizeof(float), std::as_writable_bytes(out)));
     for (size_t i = 0; i < out.size(); ++i) {

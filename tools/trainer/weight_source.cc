@@ -27,8 +27,6 @@ namespace spillway::trainer {
 namespace {
 
 constexpr double kStandardDeviation = 0.02;
-constexpr char kEmbedding[] = "model.embed_tokens.weight";
-constexpr char kHead[] = "lm_head.weight";
 constexpr uint64_t kPieceElements = uint64_t{1} << 18;  // of two tensors that are compared
 
 // Calls `fill(first element, floats)` for a piece. Fails if the piece does not consist of whole
@@ -59,8 +57,8 @@ float Normal(uint64_t stream, uint64_t index) {
 
 // Finds the parameter's tensor in the folder. Fails with the reason if it does not fit.
 absl::StatusOr<const hf::TensorEntry*> FindTensor(const hf::ModelFolder& folder,
-                                                  const std::string& name,
-                                                  const std::vector<int64_t>& shape) {
+                                                  const ParameterShape& parameter) {
+  const auto& [name, shape, unused] = parameter;
   const hf::TensorEntry* entry = folder.Find(name);
   if (entry == nullptr) {
     return absl::NotFoundError(absl::StrFormat(
@@ -82,36 +80,39 @@ absl::StatusOr<const hf::TensorEntry*> FindTensor(const hf::ModelFolder& folder,
 // InvalidArgument if the head of a tied embedding is no copy of it. transformers would use this
 // head. Reads both tensors if the folder has both, which is rare. CheckTensors has compared their
 // shapes.
-absl::Status CheckTiedHead(const hf::ModelFolder& folder, const std::vector<int64_t>& shape) {
-  if (folder.Find(kHead) == nullptr) return absl::OkStatus();
-  const auto elements = static_cast<uint64_t>(ParameterShape{kEmbedding, shape}.elements());
-  std::vector<float> embedding(std::min(elements, kPieceElements));
-  std::vector<float> head(embedding.size());
+absl::Status CheckTiedHead(const hf::ModelFolder& folder, const ParameterShape& embedding,
+                           const std::string& head) {
+  if (folder.Find(head) == nullptr) return absl::OkStatus();
+  const auto elements = static_cast<uint64_t>(embedding.elements());
+  std::vector<float> of_embedding(std::min(elements, kPieceElements));
+  std::vector<float> of_head(of_embedding.size());
   for (uint64_t first = 0; first < elements; first += kPieceElements) {
     const uint64_t count = std::min(elements - first, kPieceElements);
-    const std::span<float> of_embedding = std::span(embedding).first(count);
-    const std::span<float> of_head = std::span(head).first(count);
-    SPILLWAY_RETURN_IF_ERROR(folder.Read(kEmbedding, first, of_embedding));
-    SPILLWAY_RETURN_IF_ERROR(folder.Read(kHead, first, of_head));
-    if (std::memcmp(of_embedding.data(), of_head.data(), of_head.size_bytes()) != 0) {
+    of_embedding.resize(count);
+    of_head.resize(count);
+    SPILLWAY_RETURN_IF_ERROR(folder.Read(embedding.name, first, of_embedding));
+    SPILLWAY_RETURN_IF_ERROR(folder.Read(head, first, of_head));
+    if (std::memcmp(of_embedding.data(), of_head.data(), count * sizeof(float)) != 0) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "tie_word_embeddings is true but %s differs from %s; set it to false in config.json",
-          kHead, kEmbedding));
+          head, embedding.name));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckTensors(const hf::ModelFolder& folder, const hf::ModelConfig& config) {
+absl::Status CheckTensors(const hf::ModelFolder& folder, const Description& model,
+                          const std::string& head) {
   std::set<std::string> expected;
-  for (const ParameterShape& parameter : ListParameters(config)) {
-    SPILLWAY_RETURN_IF_ERROR(FindTensor(folder, parameter.name, parameter.shape).status());
+  for (const ParameterShape& parameter : model.parameters) {
+    SPILLWAY_RETURN_IF_ERROR(FindTensor(folder, parameter).status());
     expected.insert(parameter.name);
   }
-  if (config.tie_word_embeddings && folder.Find(kHead) != nullptr) {
-    SPILLWAY_RETURN_IF_ERROR(
-        FindTensor(folder, kHead, {config.vocab_size, config.hidden_size}).status());
-    expected.insert(kHead);  // a copy of the embedding
+  if (model.is_tied() && folder.Find(head) != nullptr) {
+    ParameterShape copy = model.parameters[model.tokens];
+    copy.name = head;
+    SPILLWAY_RETURN_IF_ERROR(FindTensor(folder, copy).status());
+    expected.insert(head);
   }
   for (const std::string& name : folder.names()) {
     if (expected.contains(name)) continue;
@@ -128,14 +129,14 @@ absl::StatusOr<WeightSource> OpenFolderWeights(const std::string& path,
                                                const hf::ModelConfig& config) {
   SPILLWAY_ASSIGN_OR_RETURN(const std::shared_ptr<const hf::ModelFolder> folder,
                             hf::ModelFolder::Open(path));
-  SPILLWAY_RETURN_IF_ERROR(CheckTensors(*folder, config));
-  return [folder, is_tied = config.tie_word_embeddings](
-             const std::string& name, const std::vector<int64_t>& shape) -> absl::StatusOr<Reader> {
-    SPILLWAY_RETURN_IF_ERROR(FindTensor(*folder, name, shape).status());
-    if (is_tied && name == kEmbedding) {
-      SPILLWAY_RETURN_IF_ERROR(CheckTiedHead(*folder, shape));
-    }
-    return [folder, name](uint64_t offset_bytes, std::span<std::byte> out) {
+  const Description model = Describe(config);
+  const std::string head = HeadName(config);
+  SPILLWAY_RETURN_IF_ERROR(CheckTensors(*folder, model, head));
+  const std::string tied = model.is_tied() ? model.parameters[model.tokens].name : "";
+  return [folder, tied, head](const ParameterShape& parameter) -> absl::StatusOr<Reader> {
+    SPILLWAY_RETURN_IF_ERROR(FindTensor(*folder, parameter).status());
+    if (parameter.name == tied) SPILLWAY_RETURN_IF_ERROR(CheckTiedHead(*folder, parameter, head));
+    return [folder, name = parameter.name](uint64_t offset_bytes, std::span<std::byte> out) {
       return FillFloats(name, offset_bytes, out, [&](uint64_t first, std::span<float> floats) {
         return folder->Read(name, first, floats);
       });
@@ -144,18 +145,19 @@ absl::StatusOr<WeightSource> OpenFolderWeights(const std::string& path,
 }
 
 WeightSource RandomWeights(uint64_t seed) {
-  return
-      [seed](const std::string& name, const std::vector<int64_t>& shape) -> absl::StatusOr<Reader> {
-        const bool is_norm = shape.size() < 2;
-        const uint64_t stream = XXH3_64bits_withSeed(name.data(), name.size(), seed);
-        return [=](uint64_t offset_bytes, std::span<std::byte> out) {
-          return FillFloats(name, offset_bytes, out, [&](uint64_t first, std::span<float> floats) {
-            for (size_t i = 0; i < floats.size(); ++i)
-              floats[i] = is_norm ? 1.0F : Normal(stream, first + i);
-            return absl::OkStatus();
-          });
-        };
-      };
+  return [seed](const ParameterShape& parameter) -> absl::StatusOr<Reader> {
+    const std::string& name = parameter.name;
+    const uint64_t stream = XXH3_64bits_withSeed(name.data(), name.size(), seed);
+    return [=, first_value = parameter.first](uint64_t offset_bytes, std::span<std::byte> out) {
+      return FillFloats(name, offset_bytes, out, [&](uint64_t first, std::span<float> floats) {
+        if (first_value != First::kNormal)
+          std::fill(floats.begin(), floats.end(), first_value == First::kOnes ? 1.0F : 0.0F);
+        for (size_t i = 0; first_value == First::kNormal && i < floats.size(); ++i)
+          floats[i] = Normal(stream, first + i);
+        return absl::OkStatus();
+      });
+    };
+  };
 }
 
 }  // namespace spillway::trainer

@@ -25,8 +25,8 @@ absl::StatusOr<WeightSource> OpenFolderWeights(const std::string& path,
                                                const hf::ModelConfig& config);
 
 // Returns the initialisation of transformers' LLaMA: matrices from a normal distribution of mean 0
-// and standard deviation 0.02, norm weights (vectors) 1. An element follows from seed, tensor name
-// and index alone (Box-Muller over a counter), so that pieces may be read in any order.
+// and standard deviation 0.02, norms' weights 1, biases 0. An element follows from seed, tensor
+// name and index alone (Box-Muller over a counter), so that pieces may be read in any order.
 WeightSource RandomWeights(uint64_t seed);
 
 }  // namespace spillway::trainer

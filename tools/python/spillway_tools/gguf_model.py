@@ -13,11 +13,11 @@ import numpy
 from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 
-from spillway_tools import llama
 from spillway_tools.command import InputError
 from spillway_tools.gguf_parts import read_parts
 from spillway_tools.gguf_tokenizer import TOKENIZER_KEYS, special_token_ids, tokenizer_files
-from spillway_tools.llama_config import ConfigReader, check_config
+from spillway_tools.model_config import ConfigReader, check_config
+from spillway_tools.model_tensors import select_tensors
 from spillway_tools.source_file import read_exactly
 from spillway_tools.weights import TensorSource
 
@@ -98,7 +98,7 @@ class GgufModel:
             raise self._metadata.error("general.architecture", 'only "llama" is supported')
         self.config = self._read_config({tensor.name: tensor for _, tensor in stored})
         sizes = check_config(self.config, self._origin)
-        self.tensors = llama.select_tensors(
+        self.tensors = select_tensors(
             sizes, [self._source(part, tensor) for part, tensor in stored], self._origin
         )
         texts = tokenizer_files(self._fields, sizes.vocab_size, self._origin)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from spillway_tools.command import InputError
 from spillway_tools.gguf_layout import GgufHeader, read_header
-from spillway_tools.llama_config import ConfigReader
+from spillway_tools.model_config import ConfigReader
 from spillway_tools.source_file import open_regular
 from spillway_tools.strict_json import excerpt
 

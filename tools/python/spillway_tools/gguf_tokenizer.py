@@ -10,7 +10,7 @@ import json
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from spillway_tools.command import InputError
-from spillway_tools.llama_config import ConfigReader
+from spillway_tools.model_config import ConfigReader
 from spillway_tools.tokenizer_file import rust_errors
 
 # The keys that this module reads.

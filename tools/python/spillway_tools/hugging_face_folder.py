@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy
 from safetensors import SafetensorError, safe_open
 
-from spillway_tools import llama
 from spillway_tools.command import InputError, os_errors
-from spillway_tools.llama_config import MAX_CONFIG_BYTES, check_config
 from spillway_tools.memory import require_address_space
+from spillway_tools.model_config import MAX_CONFIG_BYTES, check_config
+from spillway_tools.model_tensors import is_skipped, select_tensors
 from spillway_tools.source_file import open_regular, read_bytes, read_exactly, read_text
 from spillway_tools.strict_json import excerpt, parse_json
 from spillway_tools.tokenizer_file import MAX_TOKENIZER_BYTES, TOKENIZER_FILE, parse_tokenizer
@@ -55,7 +55,7 @@ class HuggingFaceFolder:
         self._origin = origin or str(folder)
         self.config = self._json(CONFIG_FILE, MAX_CONFIG_BYTES)
         sizes = check_config(self.config, self._shown(CONFIG_FILE))
-        self.tensors = llama.select_tensors(sizes, self._read_tensors(), self._origin)
+        self.tensors = select_tensors(sizes, self._read_tensors(), self._origin)
         tokenizer = self._text(TOKENIZER_FILE, MAX_TOKENIZER_BYTES)
         self._check_tokenizer(tokenizer, sizes.vocab_size)
         self.files = {TOKENIZER_FILE: tokenizer.encode()}
@@ -137,7 +137,7 @@ class HuggingFaceFolder:
             raise InputError(f"{self._shown(INDEX_FILE)}: holds no weight_map")
         shards = {}
         for tensor, shard in weight_map.items():
-            if _is_skipped(tensor):
+            if is_skipped(tensor):
                 continue
             if not is_shard_name(shard):
                 raise InputError(
@@ -161,7 +161,7 @@ class HuggingFaceFolder:
         return [
             _source(path, shown, data_offset, tensor, entry)
             for tensor, entry in header.items()
-            if tensor != "__metadata__" and not _is_skipped(tensor)
+            if tensor != "__metadata__" and not is_skipped(tensor)
         ]
 
     def _read_header(self, name):
@@ -184,14 +184,6 @@ class HuggingFaceFolder:
             return parse_json(text.decode(), f"{shown}: header"), 8 + num_bytes
         except UnicodeDecodeError as error:
             raise InputError(f"{shown}: header: is not UTF-8: {error.reason}") from error
-
-
-def _is_skipped(tensor):
-    """Whether this is a tensor of rotary frequencies, as IsSkippedTensor of model_folder.h.
-
-    Old versions of transformers saved them. They follow from the config, and no model reads them.
-    """
-    return tensor.endswith("rotary_emb.inv_freq")
 
 
 def is_shard_name(name):

@@ -24,7 +24,7 @@ from spillway_tools.hugging_face_folder import (
     TEMPLATES_FOLDER,
     HuggingFaceFolder,
 )
-from spillway_tools.llama_config import MAX_CONFIG_BYTES
+from spillway_tools.model_config import MAX_CONFIG_BYTES
 from spillway_tools.source_file import open_regular
 from spillway_tools.staging import StagedFolder
 from spillway_tools.tokenizer_file import TOKENIZER_FILE

@@ -48,10 +48,15 @@ def parse_json(text, origin):
 
 
 def excerpt(value):
-    """Returns `value` as JSON on one line, cut off if it is long."""
+    """Returns `value` as JSON on one line, cut off past 80 bytes, as Excerpt of tools/hf/strict_json.cc does."""
     if isinstance(value, (dict, list)) and len(value) > EXCERPT_CHARACTERS:
-        value = list(value)[:EXCERPT_CHARACTERS]  # more would be cut off below
-    return shorten(json.dumps(value, default=str))
+        if isinstance(value, dict):
+            value = dict(sorted(value.items())[:EXCERPT_CHARACTERS])
+        else:
+            value = value[:EXCERPT_CHARACTERS]  # more would be cut off below
+    text = json.dumps(value, default=str, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    data = text.encode()
+    return text if len(data) <= EXCERPT_CHARACTERS else data[:EXCERPT_CHARACTERS].decode(errors="ignore") + "…"
 
 
 def _check_num_values(text):

@@ -10,7 +10,7 @@ import numpy
 
 from spillway_tools.command import InputError, Progress, UsageError, os_errors
 from spillway_tools.hugging_face_folder import CONFIG_FILE
-from spillway_tools.llama_config import MAX_CONFIG_BYTES, ConfigReader
+from spillway_tools.model_config import MAX_CONFIG_BYTES, ConfigReader
 from spillway_tools.source_file import WaitingFile, read_text
 from spillway_tools.staging import StagedFolder
 from spillway_tools.strict_json import excerpt, parse_json

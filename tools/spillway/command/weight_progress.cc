@@ -31,15 +31,15 @@ void WeightProgress::Show(const std::string& parameter, uint64_t bytes) {
 }
 
 trainer::WeightSource WeightProgress::Watch(trainer::WeightSource source) {
-  return [this, source = std::move(source)](
-             const std::string& name, const std::vector<int64_t>& shape) -> absl::StatusOr<Reader> {
-    SPILLWAY_ASSIGN_OR_RETURN(Reader reader, source(name, shape));
-    return
-        [this, name, reader = std::move(reader)](uint64_t offset_bytes, std::span<std::byte> out) {
-          const absl::Status status = reader(offset_bytes, out);
-          Show(name, offset_bytes + out.size());
-          return status;
-        };
+  return [this,
+          source = std::move(source)](const ParameterShape& parameter) -> absl::StatusOr<Reader> {
+    SPILLWAY_ASSIGN_OR_RETURN(Reader reader, source(parameter));
+    return [this, name = parameter.name, reader = std::move(reader)](uint64_t offset_bytes,
+                                                                     std::span<std::byte> out) {
+      const absl::Status status = reader(offset_bytes, out);
+      Show(name, offset_bytes + out.size());
+      return status;
+    };
   };
 }
 

@@ -181,9 +181,14 @@ absl::Status ExportFromStore(const ExportRequest& request, const std::atomic<boo
     return absl::FailedPreconditionError(absl::StrFormat(
         "the commit is not one of spillway train: %s", std::string(state.status().message())));
   }
-  SPILLWAY_ASSIGN_OR_RETURN(const hf::ModelConfig config,
+  SPILLWAY_ASSIGN_OR_RETURN(hf::ModelConfig config,
                             hf::ParseModelConfig(state->config_json, "the store's config.json"));
   TensorReader reader(*view, commit.number);
+  if (hf::MayLeavePrefixOut(config)) {  // the names are those of the files that the run began from
+    SPILLWAY_ASSIGN_OR_RETURN(const auto first,
+                              FindSpec(reader, trainer::ListParameters(config).front().name));
+    config.has_prefix = first.has_value();
+  }
   const auto weights = [&](const trainer::ParameterShape& parameter,
                            const trainer::ConsumeBytes& consume) -> absl::Status {
     SPILLWAY_ASSIGN_OR_RETURN(const Weights found, FindWeights(reader, parameter));

@@ -87,8 +87,7 @@ absl::StatusOr<trainer::WeightSource> OpenWeights(const TrainFlags& flags,
   if (flags.random_init) return trainer::RandomWeights(flags.trainer.seed);
   auto folder = trainer::OpenFolderWeights(flags.model, config);
   if (folder.ok() || !flags.resume) return folder;
-  return [status = folder.status()](const std::string&,
-                                    const std::vector<int64_t>&) -> absl::StatusOr<Reader> {
+  return [status = folder.status()](const trainer::ParameterShape&) -> absl::StatusOr<Reader> {
     return status;
   };
 }
@@ -98,6 +97,12 @@ absl::StatusOr<Inputs> ReadInputs(const TrainFlags& flags) {
   const int64_t sequence = flags.trainer.model.sequence;
   SPILLWAY_ASSIGN_OR_RETURN(inputs.config, hf::ReadModelConfig(flags.model));
   SPILLWAY_RETURN_IF_ERROR(CheckSequence(sequence, inputs.config));
+  if (inputs.config.dropout > 0 && !flags.no_dropout) {
+    return UsageError(absl::StrFormat(
+        "%s/config.json: %s is %g, and training computes no dropout; give --dropout 0 to train "
+        "without it",
+        flags.model, inputs.config.dropout_key, inputs.config.dropout));
+  }
   SPILLWAY_RETURN_IF_ERROR(CheckPatterns(flags.trainer.model.groups, inputs.config));
   const int64_t vocab_size = inputs.config.vocab_size;
   SPILLWAY_ASSIGN_OR_RETURN(inputs.train_data,

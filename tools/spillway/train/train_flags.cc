@@ -33,11 +33,20 @@ void AddInput(CLI::App* app, TrainFlags* flags) {
   AddText(app, "--model", &flags->model, "Hugging Face folder of the model");
   AddText(app, "--data", &flags->data, "Folder of tokens: train.npy, valid.npy, meta.json");
   AddChoice<bool>(app, "--init", &flags->random_init, {{"model", false}, {"random", true}},
-                  "First weights: the model's, or normal with deviation 0.02 (norms 1)");
+                  "First weights: the model's, or normal with deviation 0.02 (norms 1, biases 0)");
   AddChoice<Order>(app, "--order", &flags->trainer.order,
                    {{"sequential", Order::kSequential}, {"shuffled", Order::kShuffled}},
                    "Windows in the order of the text, or in a seeded order for each epoch");
   AddSeed(app, "--seed", &flags->trainer.seed, "For random weights and the shuffled order");
+  const auto parse_dropout = [](const std::string& text) -> absl::StatusOr<bool> {
+    const auto rate = ParseNumber(text, {0, 0});
+    if (rate.ok()) return true;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("'%s' is not 0, the only rate that training computes", text));
+  };
+  AddParsed(app, "--dropout", &flags->no_dropout, parse_dropout,
+            "Train without dropout a model whose config.json has a rate above 0")
+      .Type("0");
 }
 
 void AddSteps(CLI::App* app, TrainFlags* flags) {

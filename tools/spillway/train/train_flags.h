@@ -29,6 +29,7 @@ struct TrainFlags {
   std::string save;   // folder to export to at the end; empty: none
   RunOutputFlags outputs;
   bool random_init = false;
+  bool no_dropout = false;  // train without the dropout that config.json asks for
   bool resume = false;
   bool convert = false;  // convert the store's optimizer state to these flags' format
   bool hash_weights = false;

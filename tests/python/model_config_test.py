@@ -6,7 +6,7 @@ import unittest
 from pathlib import Path
 
 from spillway_tools.command import InputError
-from spillway_tools.llama_config import check_config
+from spillway_tools.model_config import check_config
 from spillway_tools.strict_json import parse_json
 
 _CASES = json.loads(
