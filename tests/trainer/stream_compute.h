@@ -31,8 +31,8 @@ class StreamCompute final : public Compute {
 
   Stream* stream() override { return stream_.get(); }
   DType StoredAs(DType rounded) const override { return host_->StoredAs(rounded); }
-  uint64_t NormWorkBytes(int64_t rows, int64_t width) const override {
-    return host_->NormWorkBytes(rows, width);
+  uint64_t NormWorkBytes(NormKind kind, int64_t rows, int64_t width) const override {
+    return host_->NormWorkBytes(kind, rows, width);
   }
   uint64_t AttentionWorkBytes(const AttentionSizes& sizes) const override {
     return host_->AttentionWorkBytes(sizes);

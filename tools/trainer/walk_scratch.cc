@@ -48,7 +48,7 @@ uint64_t Walk::LayOut(std::byte* base) {
   const auto count_norm = [&](const Norm& norm, int64_t rows) {
     widest = std::max(widest, norm.width);
     most_rows = std::max(most_rows, rows);
-    work_bytes = std::max(work_bytes, compute_.NormWorkBytes(rows, norm.width));
+    work_bytes = std::max(work_bytes, compute_.NormWorkBytes(norm.kind, rows, norm.width));
     has_means |= norm.kind == NormKind::kLayer;
   };
   const auto count_bias = [&](const Linear& linear) {

@@ -149,7 +149,8 @@ struct AttentionGradientArguments {
   Heads query_gradient, key_gradient, value_gradient;  // overwritten
 };
 
-// out = f(gate) · up; without a gate f(up). All are [tokens, width] and contiguous.
+// out = f(gate) · up; without a gate f(up). All are [tokens, width] and contiguous. There are SiLU
+// with a gate and GELU without.
 struct ActivationArguments {
   Activate function = Activate::kSilu;
   View gate;  // without columns: none
@@ -198,7 +199,7 @@ class Compute {
   // rounded are fp32.
   virtual DType StoredAs(DType rounded) const = 0;
   // The bytes of memory that operations need beside their views.
-  virtual uint64_t NormWorkBytes(int64_t rows, int64_t width) const = 0;
+  virtual uint64_t NormWorkBytes(NormKind kind, int64_t rows, int64_t width) const = 0;
   virtual uint64_t AttentionWorkBytes(const AttentionSizes& sizes) const = 0;
   virtual uint64_t SoftmaxBytes(int64_t tokens) const = 0;
   // Allocates, and returns the memory for views, aligned to 128 bytes. Called once, before all

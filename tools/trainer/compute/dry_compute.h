@@ -21,7 +21,9 @@ class DryCompute final : public Compute {
   Stream* stream() override { return nullptr; }
 
   DType StoredAs(DType /*rounded*/) const override { return DType::kF32; }
-  uint64_t NormWorkBytes(int64_t /*rows*/, int64_t /*width*/) const override { return 0; }
+  uint64_t NormWorkBytes(NormKind /*kind*/, int64_t /*rows*/, int64_t /*width*/) const override {
+    return 0;
+  }
   uint64_t AttentionWorkBytes(const AttentionSizes& /*sizes*/) const override { return 0; }
   uint64_t SoftmaxBytes(int64_t /*tokens*/) const override { return 0; }
   absl::StatusOr<std::byte*> Reserve(const ScratchNeeds& /*needs*/) override { return nullptr; }

@@ -73,8 +73,10 @@ absl::StatusOr<std::unique_ptr<HostCompute>> HostCompute::Create(ThreadPool* poo
 
 // --- Scratch ---
 
-uint64_t HostCompute::NormWorkBytes(int64_t rows, int64_t width) const {
-  return static_cast<uint64_t>(NumBlocks(rows, kNormBlock) * width) * sizeof(float);
+// Each block of rows has its own shares of the gradients of scale and shift.
+uint64_t HostCompute::NormWorkBytes(NormKind kind, int64_t rows, int64_t width) const {
+  const int64_t vectors = kind == NormKind::kLayer ? 2 : 1;
+  return static_cast<uint64_t>(NumBlocks(rows, kNormBlock) * vectors * width) * sizeof(float);
 }
 
 uint64_t HostCompute::AttentionWorkBytes(const AttentionSizes& sizes) const {
@@ -280,30 +282,52 @@ void HostCompute::LookUpGradient(const LookupGradient& lookup, Lease lease) {
 void HostCompute::Norm(const NormArguments& norm, const View& y) {
   const int64_t width = norm.x.columns;
   pool_->ParallelRanges(norm.x.rows, 1, [&](int64_t begin, int64_t end) {
-    RmsNormForward(RowOf(norm.x, begin), Floats(norm.scale), norm.epsilon, end - begin, width,
-                   RowOf(y, begin), RowOf(norm.stats, 0) + begin);
+    const float* const x = RowOf(norm.x, begin);
+    float* const deviations = RowOf(norm.stats, 0) + begin;
+    if (norm.kind == NormKind::kRms) {
+      RmsNormForward(x, Floats(norm.scale), norm.epsilon, end - begin, width, RowOf(y, begin),
+                     deviations);
+    } else {
+      LayerNormForward(x, Floats(norm.scale), Floats(norm.shift), norm.epsilon, end - begin, width,
+                       RowOf(y, begin), deviations, RowOf(norm.stats, 1) + begin);
+    }
   });
   Round(y);
 }
 
 void HostCompute::NormGradient(const NormGradientArguments& gradient) {
   const NormArguments& norm = gradient.norm;
+  const bool has_shift = norm.kind == NormKind::kLayer;
   const int64_t rows = norm.x.rows, width = norm.x.columns;
   const int64_t blocks = NumBlocks(rows, kNormBlock);
-  float* const partial = reinterpret_cast<float*>(gradient.work);
+  float* const shares_of_scale = reinterpret_cast<float*>(gradient.work);
+  float* const shares_of_shift = shares_of_scale + blocks * width;
   pool_->ParallelRanges(blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
-      const int64_t first = block * kNormBlock;
-      float* const share = partial + block * width;
-      std::fill_n(share, width, 0.0f);
-      RmsNormBackward(RowOf(gradient.dy, first), RowOf(norm.x, first), Floats(norm.scale),
-                      RowOf(norm.stats, 0) + first, std::min(kNormBlock, rows - first), width,
-                      RowOf(gradient.dx, first), share);
+      const int64_t first = block * kNormBlock, count = std::min(kNormBlock, rows - first);
+      const float* const dy = RowOf(gradient.dy, first);
+      const float* const x = RowOf(norm.x, first);
+      const float* const deviations = RowOf(norm.stats, 0) + first;
+      float* const dx = RowOf(gradient.dx, first);
+      float* const of_scale = shares_of_scale + block * width;
+      std::fill_n(of_scale, width, 0.0f);
+      if (!has_shift) {
+        RmsNormBackward(dy, x, Floats(norm.scale), deviations, count, width, dx, of_scale);
+        continue;
+      }
+      float* const of_shift = shares_of_shift + block * width;
+      std::fill_n(of_shift, width, 0.0f);
+      LayerNormBackward(dy, x, Floats(norm.scale), deviations, RowOf(norm.stats, 1) + first, count,
+                        width, dx, of_scale, of_shift);
     }
   });
-  float* const out = Floats(gradient.scale_gradient);
-  std::fill_n(out, width, 0.0f);
-  for (int64_t block = 0; block < blocks; ++block) AddToFloats(partial + block * width, width, out);
+  const auto add_up = [&](const float* shares, float* out) {
+    std::fill_n(out, width, 0.0f);
+    for (int64_t block = 0; block < blocks; ++block)
+      AddToFloats(shares + block * width, width, out);
+  };
+  add_up(shares_of_scale, Floats(gradient.scale_gradient));
+  if (has_shift) add_up(shares_of_shift, Floats(gradient.shift_gradient));
 }
 
 void HostCompute::FillRope(std::span<const float> frequencies, const View& cosines,
@@ -339,7 +363,11 @@ void HostCompute::AttentionGradient(const AttentionGradientArguments& attention)
 void HostCompute::Activation(const ActivationArguments& activation) {
   const auto [function, gate, up, out] = activation;
   pool_->ParallelRanges(out.elements(), kActivationGrain, [&](int64_t begin, int64_t end) {
-    SwigluForward(Floats(gate) + begin, Floats(up) + begin, end - begin, Floats(out) + begin);
+    if (function == Activate::kGeluTanh) {
+      GeluForward(Floats(up) + begin, end - begin, Floats(out) + begin);
+    } else {
+      SwigluForward(Floats(gate) + begin, Floats(up) + begin, end - begin, Floats(out) + begin);
+    }
   });
   Round(out);
 }
@@ -347,7 +375,11 @@ void HostCompute::Activation(const ActivationArguments& activation) {
 void HostCompute::ActivationGradient(const ActivationArguments& activation) {
   const auto [function, gate, up, out] = activation;
   pool_->ParallelRanges(out.elements(), kActivationGrain, [&](int64_t begin, int64_t end) {
-    SwigluBackward(end - begin, Floats(gate) + begin, Floats(up) + begin, Floats(out) + begin);
+    if (function == Activate::kGeluTanh) {
+      GeluBackward(end - begin, Floats(up) + begin, Floats(out) + begin);
+    } else {
+      SwigluBackward(end - begin, Floats(gate) + begin, Floats(up) + begin, Floats(out) + begin);
+    }
   });
   Round(out);
 }

@@ -28,7 +28,7 @@ class HostCompute : public Compute {
   Stream* stream() override { return nullptr; }
 
   DType StoredAs(DType /*rounded*/) const override { return DType::kF32; }
-  uint64_t NormWorkBytes(int64_t rows, int64_t width) const override;
+  uint64_t NormWorkBytes(NormKind kind, int64_t rows, int64_t width) const override;
   uint64_t AttentionWorkBytes(const AttentionSizes& sizes) const override;
   uint64_t SoftmaxBytes(int64_t tokens) const override;
   absl::StatusOr<std::byte*> Reserve(const ScratchNeeds& needs) override;
