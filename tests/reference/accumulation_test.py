@@ -4,7 +4,7 @@
 import dataclasses
 import unittest
 
-from llama import read_weights
+from models import read_weights
 from recipe import Recipe, run_spillway, run_torch
 from reference_case import ReferenceCase, differences
 

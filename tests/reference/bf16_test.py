@@ -18,7 +18,7 @@ import unittest
 
 import torch
 
-from llama import SHAPE_NAMES, Windows, open_model, read_weights
+from models import SHAPE_NAMES, Windows, open_model, read_weights
 from recipe import THREADS, Recipe, run_spillway
 from reference_case import ReferenceCase, differences, gradients_of_first_step
 
@@ -61,7 +61,7 @@ def norm(tensors):
 MORE_FROM_FP32 = 1.2
 
 
-class AgainstAutocast(ReferenceCase):
+class AutocastCase(ReferenceCase):
     def assert_within_autocast(self, what, ours_to_fp32, ours_to_autocast, autocast_to_fp32):
         print(f"{what}: autocast to fp32 {autocast_to_fp32:.3g}; ours to fp32 {ours_to_fp32 / autocast_to_fp32:.3f} "
               f"of that, ours to autocast {ours_to_autocast / autocast_to_fp32:.3f}")
@@ -97,6 +97,8 @@ class AgainstAutocast(ReferenceCase):
         self.assert_within_autocast("gradients", norm(differences(ours, exact)), norm(differences(ours, autocast)),
                                     norm(differences(autocast, exact)))
 
+
+class AgainstAutocast(AutocastCase):
     def test_losses(self):
         """Takes the losses of all shapes together, because sixty losses of one shape give such a distance only to a tenth."""
         of_shapes = [self.losses(shape) for shape in SHAPE_NAMES]

@@ -10,7 +10,7 @@ import numpy
 import torch
 import transformers
 
-from llama import read_weights
+from models import read_weights
 from recipe import Recipe, run_spillway
 from reference_case import ReferenceCase
 

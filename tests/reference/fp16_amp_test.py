@@ -11,7 +11,7 @@ import unittest
 
 import torch
 
-from llama import Windows, open_model, read_weights
+from models import Windows, open_model, read_weights
 from recipe import Recipe, backward, run_spillway, run_torch
 from reference_case import ReferenceCase, differences
 

@@ -5,7 +5,7 @@ import unittest
 
 import torch
 
-from llama import SHAPE_NAMES, Windows, open_model, read_weights
+from models import SHAPE_NAMES, Windows, open_model, read_weights
 from recipe import Recipe, backward, run_spillway, run_torch
 from reference_case import ReferenceCase, differences, gradients_of_first_step
 

@@ -9,7 +9,7 @@ import subprocess
 
 import torch
 
-from llama import Windows, open_model, read_weights
+from models import Windows, open_model, read_weights
 
 THREADS = 2
 
@@ -58,7 +58,7 @@ def run_spillway(recipe, model, data, out):
     """Trains with the command. `out` is a folder that must not exist yet."""
     out.mkdir(parents=True)
     command = [os.environ["SPILLWAY_COMMAND"], "train", "--model", model, "--data", data, "--save", out / "model",
-               "--log-json", out / "log.jsonl", "--json", *recipe.flags()]
+               "--log-json", out / "log.jsonl", "--json", "--dropout", "0", *recipe.flags()]
     finished = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               text=True, check=False)
     if finished.returncode != 0:
