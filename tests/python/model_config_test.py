@@ -53,7 +53,7 @@ class LlamaConfigTest(unittest.TestCase):
         good = {key: json.dumps(value) for key, value in _CASES["good"].items()}
         for key, text, words in (
             ("rms_norm_eps", "0", "rms_norm_eps is 0; a positive number is expected"),
-            ("rms_norm_eps", "NaN", "holds NaN, which is no JSON number"),
+            ("rms_norm_eps", "NaN", "is not valid JSON at byte"),
             ("tie_word_embeddings", '"no"', 'tie_word_embeddings is "no"; true or false'),
             ("vocab_size", "", "vocab_size is missing; a whole number from 1 to 2147483647"),
             ("head_dim", "9" * 4300, "999…, which is too large for a 64-bit float"),

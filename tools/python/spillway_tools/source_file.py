@@ -87,6 +87,5 @@ def read_text(path, max_bytes, shown=None):
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{shown}: is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}: "
-            f"{error.reason}"
+            f"{shown}: is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}"
         ) from error

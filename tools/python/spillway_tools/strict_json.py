@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads JSON as strictly as the C++ side does (tools/hf/strict_json.cc).
+"""Reads JSON as strictly as the C++ side does (tools/hf/strict_json.cc), and says the same of each fault.
 
 Python's reader accepts NaN, repeated names and integers of any length, and would write them again.
 Here NaN, a repeated name and a number too large for a 64-bit float are errors. An integer that does
@@ -8,15 +8,25 @@ not fit in 64 bits becomes a float.
 
 import json
 import math
+import re
 from json.decoder import scanstring
 
-from spillway_tools.command import EXCERPT_CHARACTERS, InputError, shorten
+from spillway_tools.command import EXCERPT_CHARACTERS, InputError
 
 _MAX_DEPTH = 64
 # Half a million tensors have about four million values; each takes some 100 bytes in memory.
 _MAX_VALUES = 4_000_000
 # 2^64 has 20 digits. The C++ side, too, reads larger numbers as floating point.
 _MAX_INTEGER_DIGITS = 20
+
+_SPACE = re.compile(rb"[ \t\n\r]*")
+_LITERAL = re.compile(rb"true|false|null")
+_NUMBER = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+# The characters and escapes of a string. A surrogate comes in a pair.
+_CHARACTERS = re.compile(
+    rb"""(?:[^"\\\x00-\x1f]+|\\["\\/bfnrt]|\\u(?:[0-9a-cefA-CEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}"""
+    rb"""|[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}))*"""
+)
 
 
 class _Fault(Exception):
@@ -25,26 +35,123 @@ class _Fault(Exception):
 
 def parse_json(text, origin):
     """Returns the value of `text`. If it is malformed: InputError, which begins with `origin`."""
-    text = text.removeprefix("\ufeff")  # a byte order mark
     try:
-        _check_num_values(text)
-        value = json.loads(
-            text,
-            parse_int=_integer,
-            parse_float=_float,
-            parse_constant=_constant,
-            object_pairs_hook=_object,
-        )
-        _check_tree(value)
-    except RecursionError:
-        raise InputError(f"{origin}: is nested more than {_MAX_DEPTH} deep") from None
+        return _parse(text)
     except MemoryError:
         raise InputError(f"{origin}: takes more memory than there is") from None
-    except json.JSONDecodeError as error:
-        raise InputError(f"{origin}: is not valid JSON: {error}") from error
-    except _Fault as fault:
-        raise InputError(f"{origin}: {fault}") from None
+    except (json.JSONDecodeError, RecursionError, _Fault):
+        fault = _FaultFinder(text.encode(errors="surrogatepass")).find()
+    raise InputError(f"{origin}: {fault}")
+
+
+def _parse(text):
+    """Returns the value. Any of some exceptions says that there is a fault."""
+    text = text.removeprefix("\ufeff")  # a byte order mark
+    _check_num_values(text)
+    value = json.loads(text, parse_int=_integer, parse_float=_float, parse_constant=_constant, object_pairs_hook=_object)
+    _check_tree(value)
     return value
+
+
+class _FaultFinder:
+    """Finds the first fault of a text, from its start. It reads the text as the C++ side does, without building values."""
+
+    def __init__(self, data):
+        self._data = data
+        self._at = 3 if data.startswith(b"\xef\xbb\xbf") else 0
+        self._num_values = 0
+
+    def find(self):
+        """Returns what is wrong. If nothing is, empty lists made the text seem to have too many values."""
+        names = []  # of each open object; None for an open list
+        try:
+            self._value(names)
+            while names:
+                self._rest_of(names)
+            self._next(b"")
+        except _Fault as fault:
+            return str(fault)
+        return f"holds more than {_MAX_VALUES} JSON values"
+
+    def _next(self, wanted):
+        """Skips white space, and returns the byte that follows, which must be one of `wanted`; b"" is the end."""
+        self._at = _SPACE.match(self._data, self._at).end()
+        found = self._data[self._at : self._at + 1]
+        if wanted is not None and (found not in wanted if found and wanted else found != wanted):
+            self._fail()
+        return found
+
+    def _fail(self):
+        raise _Fault(f"is not valid JSON at byte {self._at}")
+
+    def _count(self):
+        self._num_values += 1
+        if self._num_values > _MAX_VALUES:
+            raise _Fault(f"holds more than {_MAX_VALUES} JSON values")
+
+    def _value(self, names):
+        """Reads a value, of a list or an object only the start."""
+        found = self._next(None)
+        if found in (b"[", b"{"):
+            self._at += 1
+            if len(names) == _MAX_DEPTH:
+                raise _Fault(f"is nested more than {_MAX_DEPTH} deep")
+            names.append(set() if found == b"{" else None)
+            self._count()
+            if self._next(None) == (b"}" if found == b"{" else b"]"):
+                self._at += 1
+                names.pop()
+            elif found == b"{":
+                self._member(names)
+            else:
+                self._value(names)
+            return
+        if found == b'"':
+            self._string()
+        else:
+            self._word()
+        self._count()
+
+    def _rest_of(self, names):
+        """Reads what follows a value in the innermost list or object."""
+        is_object = names[-1] is not None
+        found = self._next(b",}" if is_object else b",]")
+        self._at += 1
+        if found != b",":
+            names.pop()
+        elif is_object:
+            self._member(names)
+        else:
+            self._value(names)
+
+    def _member(self, names):
+        self._next(b'"')
+        name = json.loads(self._string())
+        if name in names[-1]:
+            raise _Fault(f"holds the name {excerpt(name)} twice")
+        names[-1].add(name)
+        self._next(b":")
+        self._at += 1
+        self._value(names)
+
+    def _string(self):
+        begin = self._at
+        self._at = _CHARACTERS.match(self._data, begin + 1).end()
+        if self._data[self._at : self._at + 1] != b'"':
+            self._fail()
+        self._at += 1
+        return self._data[begin : self._at]
+
+    def _word(self):
+        word = _LITERAL.match(self._data, self._at)
+        number = _NUMBER.match(self._data, self._at)
+        if not word and not number:
+            self._fail()
+        if number and math.isinf(float(number[0])):
+            shown = number[0].decode()
+            cut = shown if len(shown) <= EXCERPT_CHARACTERS else shown[:EXCERPT_CHARACTERS] + "…"
+            raise _Fault(f"holds the number {cut}, which is too large for a 64-bit float")
+        self._at = (word or number).end()
 
 
 def excerpt(value):
@@ -70,7 +177,7 @@ def _check_num_values(text):
         num_strings += 1
         # A value has at most one name, so valid JSON has at most two strings per value.
         if num_values >= _MAX_VALUES or num_strings > 2 * _MAX_VALUES:
-            raise _Fault(f"holds more than {_MAX_VALUES} JSON values")
+            raise _Fault
         if quote < 0:
             return
         try:
@@ -94,22 +201,18 @@ def _integer(text):
 def _float(text):
     value = float(text)
     if math.isinf(value):
-        raise _Fault(f"holds the number {shorten(text)}, which is too large for a 64-bit float")
+        raise _Fault
     return value
 
 
-def _constant(text):
-    raise _Fault(f"is not valid JSON: holds {text}, which is no JSON number")
+def _constant(_):
+    raise _Fault
 
 
 def _object(pairs):
     value = dict(pairs)
     if len(value) != len(pairs):
-        seen = set()
-        for name, _ in pairs:
-            if name in seen:
-                raise _Fault(f"holds the name {excerpt(name)} twice")
-            seen.add(name)
+        raise _Fault
     return value
 
 
@@ -132,11 +235,11 @@ def _check_tree(value):
         if below:
             depth += 1
         if depth > _MAX_DEPTH:
-            raise _Fault(f"is nested more than {_MAX_DEPTH} deep")
+            raise _Fault
 
 
 def _check_text(text):
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise _Fault(f"is not valid JSON: the string {shorten(repr(text))} is no Unicode") from None
+        raise _Fault from None
