@@ -18,7 +18,8 @@ def case_text(case):
     """Returns the file that a case describes, with the values as the case spells them."""
     if "text" in case:
         return case["text"]
-    config = {key: json.dumps(value) for key, value in _CASES["good"].items()}
+    good = _CASES["others"][case["of"]] if "of" in case else _CASES["good"]
+    config = {key: json.dumps(value) for key, value in good.items()}
     config.update(case["set"])
     return "{" + ",".join(f'"{key}":{text}' for key, text in config.items() if text) + "}"
 
@@ -32,7 +33,7 @@ def refusal(text):
     return None
 
 
-class LlamaConfigTest(unittest.TestCase):
+class ModelConfigTest(unittest.TestCase):
     def test_every_case_is_judged_as_in_cpp(self):
         self.assertGreater(len(_CASES["cases"]), 400)
         for case in _CASES["cases"]:

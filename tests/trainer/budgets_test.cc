@@ -50,7 +50,7 @@ TEST(Budgets, OfSmolLm2) {
   options.precision = Precision::kFp16Amp;
   options.gradient_dtype = DType::kF16;
   options.sequence = 256;
-  EXPECT_EQ(TileElements(SmolLm2()), 1 << 20);
+  EXPECT_EQ(TileElements(Describe(SmolLm2())), 1 << 20);
   const MinimumBudgets half = SmallestBudgets(SmolLm2(), options);
   EXPECT_EQ(half.device_bytes, uint64_t{1760} * 576 * 2);
   // In units of a weight tile, weight and gradient take 1 each, the master and both moments 2 each:
@@ -126,14 +126,13 @@ TEST(Budgets, StateBytesAreThoseThatAModelRegisters) {
 TEST(Parameters, AreHuggingFaces) {
   const auto parameters = ListParameters(SmolLm2());
   EXPECT_EQ(parameters.size(), 272);
-  EXPECT_EQ(parameters[kEmbeddingIndex].name, "model.embed_tokens.weight");
-  const LayerParameters layer = LayerParameterIndices(29);
-  EXPECT_EQ(parameters[layer.input_norm].name, "model.layers.29.input_layernorm.weight");
-  EXPECT_EQ(parameters[layer.down].name, "model.layers.29.mlp.down_proj.weight");
-  EXPECT_EQ(parameters[FinalNormIndex(SmolLm2())].name, "model.norm.weight");
+  EXPECT_EQ(parameters[0].name, "model.embed_tokens.weight");
+  EXPECT_EQ(parameters[1 + 29 * 9].name, "model.layers.29.input_layernorm.weight");
+  EXPECT_EQ(parameters[9 + 29 * 9].name, "model.layers.29.mlp.down_proj.weight");
+  EXPECT_EQ(parameters[271].name, "model.norm.weight");
   hf::ModelConfig untied = SmolLm2();
   untied.tie_word_embeddings = false;
-  EXPECT_EQ(ListParameters(untied)[HeadIndex(untied)].name, "lm_head.weight");
+  EXPECT_EQ(ListParameters(untied)[272].name, "lm_head.weight");
 }
 
 }  // namespace

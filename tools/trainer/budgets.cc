@@ -76,8 +76,9 @@ MinimumBudgets SmallestBudgets(const hf::ModelConfig& config, const ModelOptions
     // Any tile that does not rest in pinned memory may pass through it.
     if (!rests(spec, Tier::kPinned)) largest = std::max(largest, TileFrameBytes(spec));
   };
-  const int64_t tile_elements = TileElements(config);
-  for (const ParameterShape& parameter : ListParameters(config)) {
+  const Description model = Describe(config);
+  const int64_t tile_elements = TileElements(model);
+  for (const ParameterShape& parameter : model.parameters) {
     auto specs = ParameterTensorSpecs(parameter, options, tile_elements);
     for (const TensorSpec& spec : specs)
       count(spec, spec.role == Role::kParameter || spec.role == Role::kGradient);
@@ -85,7 +86,7 @@ MinimumBudgets SmallestBudgets(const hf::ModelConfig& config, const ModelOptions
     if (options.training)
       budgets.pinned_bytes = std::max(budgets.pinned_bytes, UpdateBytes(UpdateOrder(specs)));
   }
-  for (const TensorSpec& spec : ActivationSpecs(Describe(config), options)) count(spec, true);
+  for (const TensorSpec& spec : ActivationSpecs(model, options)) count(spec, true);
   budgets.pinned_bytes = std::max(budgets.pinned_bytes, 2 * largest);
   for (size_t role = 0; role < kNumRoles; ++role) {
     if (placement[role] == Tier::kDevice) budgets.device_bytes += budgets.role_bytes[role];
@@ -96,12 +97,13 @@ MinimumBudgets SmallestBudgets(const hf::ModelConfig& config, const ModelOptions
 
 StateBytes ModelStateBytes(const hf::ModelConfig& config, const ModelOptions& options) {
   StateBytes bytes;
-  const int64_t tile_elements = TileElements(config);
-  for (const ParameterShape& parameter : ListParameters(config)) {
+  const Description model = Describe(config);
+  const int64_t tile_elements = TileElements(model);
+  for (const ParameterShape& parameter : model.parameters) {
     for (const TensorSpec& spec : ParameterTensorSpecs(parameter, options, tile_elements))
       Count(spec, &bytes);
   }
-  for (const TensorSpec& spec : ActivationSpecs(Describe(config), options)) Count(spec, &bytes);
+  for (const TensorSpec& spec : ActivationSpecs(model, options)) Count(spec, &bytes);
   return bytes;
 }
 
@@ -112,8 +114,9 @@ StateBytes ConversionBytes(const hf::ModelConfig& config, const ModelOptions& op
   const bool writes_weights =
       from == StateFormat::kCompact || options.state_format == StateFormat::kCompact;
   StateBytes bytes;
-  const int64_t tile_elements = TileElements(config);
-  for (const ParameterShape& parameter : ListParameters(config)) {
+  const Description model = Describe(config);
+  const int64_t tile_elements = TileElements(model);
+  for (const ParameterShape& parameter : model.parameters) {
     const auto old = ParameterTensorSpecs(parameter, before, tile_elements);
     for (const TensorSpec& spec : old)
       if (!spec.transient) Count(spec, &bytes);

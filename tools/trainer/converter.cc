@@ -71,9 +71,10 @@ absl::StatusOr<StateChange> ConvertRun(Engine* engine, const hf::ModelConfig& co
                                        const std::function<void(size_t, size_t)>& on_parameter) {
   ModelOptions before = options;
   SPILLWAY_ASSIGN_OR_RETURN(before.state_format, FormatOf(state.fixed));
-  const int64_t tile_elements = TileElements(config);
+  const Description model = Describe(config);
+  const int64_t tile_elements = TileElements(model);
   StateChange change;
-  std::vector<ParameterShape> trained = ListParameters(config);
+  std::vector<ParameterShape> trained = model.parameters;
   std::erase_if(trained,
                 [&](const ParameterShape& shape) { return options.groups.IsFrozen(shape.name); });
   size_t done = 0;

@@ -6,28 +6,34 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <vector>
+#include <variant>
 
-#include "tools/trainer/parameters.h"
+#include "tools/trainer/description.h"
 
 namespace spillway::trainer {
 
 double StepFlops(const hf::ModelConfig& config, const ModelOptions& options) {
-  const std::vector<ParameterShape> parameters = ListParameters(config);
-  double of_weights = 0;
-  for (size_t p = 0; p < parameters.size(); ++p) {
-    // An embedding is looked up, not multiplied; a tied one also multiplies, as the head.
-    const bool is_looked_up = p == kEmbeddingIndex && !config.tie_word_embeddings;
-    if (parameters[p].shape.size() != 2 || is_looked_up) continue;
-    const double of_each = options.groups.IsFrozen(parameters[p].name) ? 4 : 6;
-    of_weights += of_each * static_cast<double>(parameters[p].elements());
+  const Description model = Describe(config);
+  double of_token = 0;
+  const auto add_weight = [&](const Linear& linear) {
+    const ParameterShape& weight = model.parameters[linear.weight];
+    const double of_each = options.groups.IsFrozen(weight.name) ? 4 : 6;
+    of_token += of_each * static_cast<double>(weight.elements());
+  };
+  for (const Block& block : model.blocks) {
+    for (const Sublayer& sublayer : block.sublayers) {
+      ForEachLinear(sublayer, add_weight);
+      const auto* attention = std::get_if<Attention>(&sublayer.branch);
+      if (attention == nullptr) continue;
+      const int64_t keys =
+          attention->window == 0 ? options.sequence : std::min(attention->window, options.sequence);
+      of_token += 12 * static_cast<double>(attention->query_width() * keys);
+    }
   }
-  const double attention = static_cast<double>(config.num_layers) *
-                           static_cast<double>(config.num_heads * config.head_dim) *
-                           static_cast<double>(options.sequence);
+  add_weight(model.head);
   const auto tokens =
       static_cast<double>(options.accumulate * options.micro_batch * options.sequence);
-  return tokens * (of_weights + 12 * attention);
+  return tokens * of_token;
 }
 
 double BestRate(double operations, const std::function<double()>& time_round) {

@@ -16,7 +16,8 @@ namespace spillway::trainer {
 
 // Returns the floating-point operations of a step's products, forward and backward. Each token
 // takes 6 operations for each weight of a matrix (4 if the matrix is frozen, because its gradient
-// is not computed) and 12 · layers · query width · window length for attention.
+// is not computed), and each layer's attention 12 · query width · the keys that a query sees at
+// most.
 double StepFlops(const hf::ModelConfig& config, const ModelOptions& options);
 
 // Returns the best rate, in operations per second, of rounds of `operations` operations each.

@@ -25,8 +25,6 @@
 namespace spillway::trainer {
 namespace {
 
-constexpr size_t kParametersOfLayer = 9;
-
 // Calls `source` when the engine first reads bytes, and checks every value.
 class CheckedSource {
  public:
@@ -126,27 +124,6 @@ std::vector<ParameterShape> ListParameters(const hf::ModelConfig& config) {
   return Describe(config).parameters;
 }
 
-LayerParameters LayerParameterIndices(int64_t layer) {
-  const size_t first = 1 + static_cast<size_t>(layer) * kParametersOfLayer;
-  return {.input_norm = first,
-          .query = first + 1,
-          .key = first + 2,
-          .value = first + 3,
-          .output = first + 4,
-          .middle_norm = first + 5,
-          .gate = first + 6,
-          .up = first + 7,
-          .down = first + 8};
-}
-
-size_t FinalNormIndex(const hf::ModelConfig& config) {
-  return 1 + static_cast<size_t>(config.num_layers) * kParametersOfLayer;
-}
-
-size_t HeadIndex(const hf::ModelConfig& config) {
-  return config.tie_word_embeddings ? kEmbeddingIndex : FinalNormIndex(config) + 1;
-}
-
 int64_t TileElements(const Description& model) {
   uint64_t total = 0;
   for (const ParameterShape& parameter : model.parameters)
@@ -154,8 +131,6 @@ int64_t TileElements(const Description& model) {
   return static_cast<int64_t>(
       std::clamp<uint64_t>(std::bit_floor(total / 128), uint64_t{64} << 10, uint64_t{1} << 20));
 }
-
-int64_t TileElements(const hf::ModelConfig& config) { return TileElements(Describe(config)); }
 
 int64_t TileRows(int64_t rows, int64_t width, int64_t tile_elements) {
   constexpr int64_t kMultiple = 32;
@@ -219,9 +194,10 @@ absl::StatusOr<std::vector<Parameter>> RegisterParameters(Engine* engine,
                                                           const hf::ModelConfig& config,
                                                           const ModelOptions& options,
                                                           const WeightSource& source) {
-  const int64_t tile_elements = TileElements(config);
+  const Description model = Describe(config);
+  const int64_t tile_elements = TileElements(model);
   std::vector<Parameter> registered;
-  for (const ParameterShape& shape : ListParameters(config)) {
+  for (const ParameterShape& shape : model.parameters) {
     Parameter parameter{.name = shape.name, .shape = shape.shape, .tensors = {}};
     TensorsOfParameter& tensors = parameter.tensors;
     const std::vector<TensorSpec> specs = ParameterTensorSpecs(shape, options, tile_elements);

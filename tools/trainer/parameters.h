@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The parameters of a LLaMA-family decoder: their names, shapes and tiles, and the engine tensors
-// of each. Everything except the registration is a pure function of the configuration, so that
-// budgets can be checked before anything is opened.
+// The parameters of a model over engine tensors: the tiles of each, and the tensors that it needs.
+// Everything except the registration is a pure function of the description, so that budgets can be
+// checked before anything is opened.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_PARAMETERS_H_
 #define SPILLWAY_TOOLS_TRAINER_PARAMETERS_H_
@@ -21,25 +21,14 @@
 
 namespace spillway::trainer {
 
-// Lists the parameters in the order of Hugging Face's LlamaForCausalLM. The head is absent if it is
-// tied to the embedding.
+// Lists the parameters of a description.
 std::vector<ParameterShape> ListParameters(const hf::ModelConfig& config);
-
-// Indices of a layer's parameters in that list.
-struct LayerParameters {
-  size_t input_norm, query, key, value, output, middle_norm, gate, up, down;
-};
-LayerParameters LayerParameterIndices(int64_t layer);
-inline constexpr size_t kEmbeddingIndex = 0;
-size_t FinalNormIndex(const hf::ModelConfig& config);
-size_t HeadIndex(const hf::ModelConfig& config);  // kEmbeddingIndex when tied
 
 // The most elements that a tile holds, except that a tile has at least one row: a 128th of the
 // model, rounded down to a power of two, between 64 Ki and 1 Mi. At this size leases are small
 // compared to the model, and products are large enough that BLAS spends little time on packing
 // (half the size costs 4% of SmolLM2's step).
 int64_t TileElements(const Description& model);
-int64_t TileElements(const hf::ModelConfig& config);
 // Rows per tile of a tensor [rows, width]: even shares, in multiples of 32 rows unless a tile holds
 // fewer. A tensor that fits in one tile gets one.
 int64_t TileRows(int64_t rows, int64_t width, int64_t tile_elements);
