@@ -83,7 +83,7 @@ class SameConfigsTest(unittest.TestCase):
             self.assertNotIn("config.json", finished.stderr)
         else:
             self.assertEqual(finished.returncode, 1, finished.stderr)
-            self.assertEqual(finished.stderr, f"spillway eval: {expected}\n")
+            self.assertEqual(finished.stderr, f"spillway: {expected}\n")
 
     def test_random_configs(self):
         draw = random.Random(draw_seed())

@@ -14,6 +14,8 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
+transformers.utils.logging.disable_progress_bar()
+
 # The sizes are odd on purpose: a dimension that need not be a multiple of a vector, a tile or another dimension is not.
 # (vocab, hidden, intermediate, layers, heads, key-value heads, head_dim, tied)
 _SHAPES = {

@@ -87,10 +87,6 @@ struct Attention {
 
   int64_t query_width() const { return heads * head_dim; }
   int64_t key_width() const { return kv_heads * head_dim; }
-  // The first key that the query at `position` sees.
-  int64_t first_key(int64_t position) const {
-    return window == 0 || position < window ? 0 : position - window + 1;
-  }
 };
 
 // kSilu: x / (1 + exp(-x)). kGeluTanh: x/2 · (1 + tanh(sqrt(2/pi) · (x + 0.044715 x³))).
