@@ -17,7 +17,9 @@
 #include "tests/exhaustive.h"
 #include "tests/spillway/command.h"
 #include "tests/spillway/same_numbers.h"
+#include "tests/spillway/tiny_model.h"
 #include "tests/spillway/training.h"
+#include "tools/hf/model_types.h"
 
 namespace spillway::test {
 namespace {
@@ -92,9 +94,9 @@ TEST(Accumulation, ARunMayGoOnInTheOtherOrder) {
 // A model whose embedding has several tiles, with budgets that hold a layer but not the model.
 class TightTraining : public Training {
  public:
-  explicit TightTraining(bool tied = true) {
-    nlohmann::json config = TinyConfig();
-    config["num_hidden_layers"] = 6;
+  explicit TightTraining(bool tied = true, const std::string& type = "llama") {
+    nlohmann::json config = TinyConfigOf(type);
+    config[type == "gpt2" ? "n_layer" : "num_hidden_layers"] = 6;
     config["vocab_size"] = 3000;
     config["tie_word_embeddings"] = tied;
     WriteTinyModel(model(), config);
@@ -128,6 +130,21 @@ TEST(Accumulation, EachOrderMovesWhatTheForecastSays) {
         EXPECT_EQ(json["plan"]["moved_bytes"].get<uint64_t>(),
                   Forecast(json, order == "layer" ? "layer" : "micro_batch"));
       }
+    }
+  }
+}
+
+TEST(Accumulation, EachModelTypeMovesWhatTheForecastSays) {
+  for (const auto& [type, row] : hf::ModelTypes().items()) {
+    for (const std::string& order : GridOf<std::string>({"micro-batch", "layer"})) {
+      SCOPED_TRACE(type + ", " + order);
+      const TightTraining training(/*tied=*/false, type);
+      const Ended ended = training.Run(order, "bf16");
+      ASSERT_EQ(ended.exit_code, 0) << ended.err;
+      const Json json = ended.json();
+      EXPECT_GT(json["plan"]["steps"], 0) << json["plan"];
+      EXPECT_EQ(json["plan"]["moved_bytes"].get<uint64_t>(),
+                Forecast(json, order == "layer" ? "layer" : "micro_batch"));
     }
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Writes the config of a LLaMA that is small enough to train in milliseconds, and generated tokens
+// Writes the config of a model that is small enough to train in milliseconds, and generated tokens
 // to train it on. Nothing is downloaded.
 
 #ifndef SPILLWAY_TESTS_SPILLWAY_TINY_MODEL_H_
@@ -14,6 +14,7 @@
 
 #include "nlohmann/json.hpp"
 #include "tests/temp_folder.h"
+#include "tools/hf/model_types.h"
 
 namespace spillway::test {
 
@@ -34,6 +35,32 @@ inline nlohmann::json TinyConfig() {
           {"hidden_act", "silu"},
           {"tie_word_embeddings", true},
           {"eos_token_id", 2}};
+}
+
+// The same sizes for another row of the table of model types.
+inline nlohmann::json TinyConfigOf(const std::string& type) {
+  nlohmann::json config = TinyConfig();
+  if (type == "gpt2") {
+    return {{"architectures", {"GPT2LMHeadModel"}},
+            {"model_type", "gpt2"},
+            {"vocab_size", kTinyVocabulary},
+            {"n_embd", 32},
+            {"n_inner", 48},
+            {"n_layer", 2},
+            {"n_head", 4},
+            {"n_positions", 128},
+            {"layer_norm_epsilon", 1e-5},
+            {"activation_function", "gelu_new"},
+            {"resid_pdrop", 0.0},
+            {"embd_pdrop", 0.0},
+            {"attn_pdrop", 0.0},
+            {"tie_word_embeddings", true},
+            {"eos_token_id", 2}};
+  }
+  config["model_type"] = type;
+  config["architectures"] = {hf::ModelTypeOf(type).at("architecture")};
+  if (type == "mistral") config["sliding_window"] = 5;
+  return config;
 }
 
 // Writes a model folder with only config.json, which is enough for --init random.

@@ -29,7 +29,7 @@ TileRange RangeOf(const TensorSpec& spec, uint64_t tile) {
 
 View ViewOf(const TensorSpec& spec, uint64_t tile, const Lease& lease) {
   const int64_t columns = spec.shape.back();
-  return {.data = lease.data(),
+  return {.data = lease.size_bytes() > 0 ? lease.data() : nullptr,  // null in a dry run
           .stored = spec.dtype,
           .rounded = spec.dtype,
           .rows = RangeOf(spec, tile).count,

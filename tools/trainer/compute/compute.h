@@ -156,8 +156,6 @@ struct ActivationArguments {
   View gate;  // without columns: none
   View up;
   View out;
-
-  bool has_gate() const { return gate.columns > 0; }
 };
 
 // The logits of a tile of the vocabulary, [tokens, columns], contiguous.

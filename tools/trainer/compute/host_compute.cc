@@ -247,8 +247,12 @@ void HostCompute::LookUp(const Lookup& lookup, Lease lease) {
       if (!is_exact && x.rounded != DType::kF32) RoundTo(x.rounded, to, x.columns);
       continue;
     }
-    ToFloats(table.stored, row, x.columns, weight_tile_);
-    AddToFloats(weight_tile_, x.columns, to);
+    const auto* values = reinterpret_cast<const float*>(row);
+    if (table.stored != DType::kF32) {
+      ToFloats(table.stored, row, x.columns, weight_tile_);
+      values = weight_tile_;
+    }
+    AddToFloats(values, x.columns, to);
     if (x.rounded != DType::kF32) RoundTo(x.rounded, to, x.columns);
   }
   lease.Release();
