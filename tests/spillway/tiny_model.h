@@ -60,6 +60,7 @@ inline nlohmann::json TinyConfigOf(const std::string& type) {
   config["model_type"] = type;
   config["architectures"] = {hf::ModelTypeOf(type).at("architecture")};
   if (type == "mistral") config["sliding_window"] = 5;
+  if (type == "qwen3") config["head_dim"] = 8;
   return config;
 }
 

@@ -7,7 +7,8 @@
 
 Folders include in one direction: tools, bench, tests -> src/capi -> src/optim -> src/engine -> {src/plan,
 tiers -> io} -> src/base. Inside src/engine, the mover includes pager/, and pager/ includes following/. In
-tools/trainer only compute/ includes kernels/. Every wrong include is printed as FILE:LINE: reason, and the exit status is then 1.
+tools/trainer only compute/ includes kernels/. Every wrong include is printed as FILE:LINE: reason, and the exit status
+is then 1.
 
 X.cc must include its own X.h first. Compiling X.cc then proves that X.h needs no other header before it. The target
 spillway_headers compiles the other headers, which --alone lists.

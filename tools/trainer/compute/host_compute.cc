@@ -37,7 +37,6 @@ float* Floats(const View& view) { return reinterpret_cast<float*>(view.data); }
 
 float* RowOf(const View& view, int64_t row) { return Floats(view) + row * view.stride; }
 
-// The floats of a view of scratch that is written, or null if there is no such view.
 OnlineSoftmax* States(std::byte* states) { return reinterpret_cast<OnlineSoftmax*>(states); }
 const OnlineSoftmax* States(const std::byte* states) {
   return reinterpret_cast<const OnlineSoftmax*>(states);
