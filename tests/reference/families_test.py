@@ -15,7 +15,7 @@ import unittest
 import torch
 from safetensors.torch import save_file
 
-from bf16_test import AutocastCase
+from bf16_test import AutocastCase, norm
 from models import FAMILY_NAMES, Windows, open_model, read_weights
 from recipe import Recipe, backward, run_spillway, run_torch
 from reference_case import ReferenceCase, differences, gradients_of_first_step
@@ -105,21 +105,25 @@ class Steps(ReferenceCase):
 
 
 class Fp16(ReferenceCase):
+    """The limits of fp16_amp_test.py, that of the change for all tensors together. A tensor whose gradient is a small
+    difference has fewer digits."""
+
     def check(self, name):
         model, data = self.make(name)
-        recipe = Recipe(steps=4, eps=1e-4, lr=1e-3, precision="fp16-amp", extra=("--loss-scale", 1024.0))
+        recipe = Recipe(steps=4, batch=4, eps=1e-4, lr=1e-3, precision="fp16-amp", extra=("--loss-scale", 1024.0))
         result = run_spillway(recipe, model, data, self.folder / "out")
         expected = run_torch(recipe, model, data)
         self.assertFalse(any(line["skipped"] for line in result.log))
         self.assert_logs_agree(result.log, expected.log, 2e-3, 1e-2)
         before = read_weights(model)
-        self.assert_tensors_agree(differences(result.weights, before), differences(expected.weights, before), 0.03,
-                                  "change")
+        ours, theirs = differences(result.weights, before), differences(expected.weights, before)
+        self.assert_tensors_agree(ours, theirs, 0.15, "change")
+        self.assertLessEqual(norm(differences(ours, theirs)), 0.03 * norm(theirs))
 
 
 class Bf16(AutocastCase):
     def check(self, name):
-        self.check_gradients(name)
+        self.check_gradients(name, batch=6)  # one sample of rounding errors is too few in so small models
 
 
 def add_tests():

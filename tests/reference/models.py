@@ -49,21 +49,21 @@ def family_config(name, draw):
     family, choice, tied = name.split("-")
     vocab = draw.randrange(61, 151, 2)
     layers = draw.choice((2, 3))
-    heads, kv_heads = draw.choice(((1, 1), (3, 1), (5, 5), (6, 2), (6, 3), (9, 3)))
+    heads, kv_heads = draw.choice(((3, 1), (5, 5), (6, 2), (6, 3), (9, 3)))
     tie = {"tie_word_embeddings": tied == "tied", "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     if family == "gpt2":
-        head_dim = draw.randrange(3, 15)
+        head_dim = draw.randrange(9, 23)
         return AutoConfig.for_model(
             "gpt2", vocab_size=vocab, n_positions=draw.randrange(33, 47), n_embd=heads * head_dim, n_layer=layers,
             n_head=heads, n_inner=draw.randrange(31, 131, 2) if choice == "wide" else None, layer_norm_epsilon=1e-4,
             activation_function="gelu_pytorch_tanh" if choice == "wide" else "gelu_new", **tie)
-    head_dim = draw.randrange(2, 23, 2)
+    head_dim = draw.randrange(10, 31, 2)  # a norm over fewer elements is badly conditioned
     sizes = {
         "vocab_size": vocab, "num_hidden_layers": layers, "num_attention_heads": heads,
         "num_key_value_heads": kv_heads, "intermediate_size": draw.randrange(31, 131, 2), "rms_norm_eps": 1e-4,
         "max_position_embeddings": 256, "rope_theta": 5000.0, "hidden_size": heads * head_dim, **tie}
     if family in ("llama", "mistral", "qwen3"):  # heads need not be as wide as the model together
-        sizes |= {"head_dim": head_dim, "hidden_size": heads * draw.randrange(5, 23)}
+        sizes |= {"head_dim": head_dim, "hidden_size": heads * draw.randrange(9, 23)}
     if choice == "linear":
         sizes["rope_scaling"] = {"rope_type": "linear", "factor": draw.choice((2.0, 3.7))}
     if choice == "llama3":
