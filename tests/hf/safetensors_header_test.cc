@@ -143,7 +143,7 @@ TEST(SafetensorsHeader, TextThatIsNoJsonObjectIsAnError) {
   EXPECT_THAT(Parse("[]", 0), IsInvalid("does not begin with '{'"));
   EXPECT_THAT(Parse("{", 0), IsInvalid("not valid JSON at byte"));
   EXPECT_THAT(Parse("{} {}", 0), IsInvalid("not valid JSON"));
-  EXPECT_THAT(Parse("{\"\xff\":{}}", 0), IsInvalid("not valid JSON"));
+  EXPECT_THAT(Parse("{\"\xff\":{}}", 0), IsInvalid("is not UTF-8: byte 0xff at offset 2"));
   EXPECT_THAT(Parse(std::string("{}\0", 3), 0), IsInvalid("not valid JSON"));
 }
 
