@@ -4,6 +4,7 @@
 SPILLWAY_TEST_SEED repeats the sizes of a run that printed it. The installed transformers decides which families there are.
 """
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -104,6 +105,23 @@ class Steps(ReferenceCase):
                                     logits(self.folder / "with_out" / "model", data)))
 
 
+class Budgets(ReferenceCase):
+    """The smallest budgets, a stop with a resume and the other order change no bit."""
+
+    def check(self, name):
+        model, data = self.make(name)
+        recipe = Recipe(steps=4, accumulate=2, precision="bf16")
+        whole = run_spillway(recipe, model, data, self.folder / "whole")
+        tight = ("--store", self.folder / "store", "--device-bytes", "1MiB", "--pinned-bytes", "2MiB", "--page-bytes",
+                 "64KiB")
+        for number, extra in enumerate((("--stop-after", 2, "--accumulation-order", "layer"),
+                                        ("--resume", "--checkpoint-activations", "off"))):
+            recipe = dataclasses.replace(recipe, extra=(*tight, *extra))
+            parts = run_spillway(recipe, model, data, self.folder / f"part{number}")
+        for key, weight in whole.weights.items():
+            self.assertTrue(torch.equal(parts.weights[key], weight), key)
+
+
 class Fp16(ReferenceCase):
     """The limits of fp16_amp_test.py, that of the change for all tensors together. A tensor whose gradient is a small
     difference has fewer digits."""
@@ -130,6 +148,8 @@ def add_tests():
     for name in FAMILY_NAMES:
         for case in (Gradients, Steps, Fp16, Bf16):
             setattr(case, f"test_{name}", lambda self, name=name: self.check(name))
+        if name.endswith("-untied"):
+            setattr(Budgets, f"test_{name}", lambda self, name=name: self.check(name))
         setattr(Steps, f"test_unchanged_{name}", lambda self, name=name: self.check_unchanged(name))
 
 

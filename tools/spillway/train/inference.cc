@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "src/base/status_macros.h"
+#include "tools/hf/model_types.h"
 #include "tools/spillway/command/arguments.h"
 #include "tools/spillway/command/exit_code.h"
 #include "tools/spillway/command/weight_progress.h"
@@ -34,9 +35,9 @@ void AddInferenceFlags(CLI::App* app, InferenceFlags* flags) {
 
 absl::Status CheckSequence(int64_t sequence, const hf::ModelConfig& config) {
   if (sequence <= config.max_position_embeddings) return absl::OkStatus();
-  return UsageError(
-      absl::StrFormat("--seq %d is more than the model's max_position_embeddings, %d (config.json)",
-                      sequence, config.max_position_embeddings));
+  const std::string key = hf::ModelTypeOf(config.model_type)["keys"]["positions"];
+  return UsageError(absl::StrFormat("--seq %d is more than the model's %s, %d (config.json)",
+                                    sequence, key, config.max_position_embeddings));
 }
 
 absl::StatusOr<int64_t> SequenceFor(int64_t given, const hf::ModelConfig& config) {
