@@ -28,7 +28,7 @@ GUARD = re.compile(r"^#ifndef (\w+)\n#define \1$", re.MULTILINE)
 # The public headers are included as "spillway/...", from include/.
 PUBLIC = "spillway"
 
-COMMAND = {PUBLIC, "src/base", "io", "tiers", "src/plan", "src/engine", "src/optim", "tools/hf", "tools/trainer"}
+COMMAND = {PUBLIC, "src/base", "io", "tiers", "src/plan", "src/engine", "src/simulation", "src/optim", "tools/hf", "tools/trainer"}
 
 # What each folder may include beside itself and the standard library. The longest matching folder applies.
 MAY_INCLUDE = {
@@ -40,6 +40,7 @@ MAY_INCLUDE = {
     "src/engine/following": {PUBLIC, "src/base", "src/plan"},
     "src/engine/pager": {PUBLIC, "src/base", "src/plan", "src/engine/following"},
     "src/engine": {PUBLIC, "src/base", "io", "tiers", "src/plan", "src/engine/following", "src/engine/pager"},
+    "src/simulation": {PUBLIC, "src/base", "src/plan", "src/engine", "src/engine/following", "src/engine/pager"},
     "src/optim": {PUBLIC, "src/base", "io", "tiers", "src/plan", "src/engine"},
     "src/capi": {PUBLIC, "src/base", "src/optim"},
     "tools/hf": {"src/base"},
