@@ -49,7 +49,9 @@ MAY_INCLUDE = {
     "tools/trainer/kernels": {PUBLIC, "src/base", "tools/trainer/compute"},
     "tools/spillway/command": COMMAND,
     **{f"tools/spillway/{folder}": COMMAND | {"tools/spillway/command"}
-       for folder in ("bench", "plan", "report", "store", "train")},
+       for folder in ("bench", "report", "store", "train")},
+    # Counts what a walk would compute, with the recipe of train's flags.
+    "tools/spillway/plan": COMMAND | {"tools/spillway/command", "tools/spillway/train", "tools/trainer/compute"},
     "tools/spillway/doctor": COMMAND | {"tools/spillway/command", "tools/spillway/store"},  # reports on a store
     "bench": None,  # anything
     "tests": None,

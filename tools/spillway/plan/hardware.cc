@@ -29,6 +29,7 @@ constexpr std::array<Gpu, 6> kGpus = {{
     {.name = "v100",
      .title = "NVIDIA V100 SXM2 32 GB",
      .flops = 125e12,
+     .flops_fp32 = 15.7e12,
      .memory_bytes = 32 * kGB,
      .memory_bytes_per_second = 900e9,
      .link = 12e9,
@@ -36,6 +37,7 @@ constexpr std::array<Gpu, 6> kGpus = {{
     {.name = "a100",
      .title = "NVIDIA A100 SXM 80 GB",
      .flops = 312e12,
+     .flops_fp32 = 19.5e12,
      .memory_bytes = 80 * kGB,
      .memory_bytes_per_second = 2039e9,
      .link = 25e9,
@@ -43,6 +45,7 @@ constexpr std::array<Gpu, 6> kGpus = {{
     {.name = "h100",
      .title = "NVIDIA H100 SXM 80 GB",
      .flops = 989e12,
+     .flops_fp32 = 67e12,
      .memory_bytes = 80 * kGB,
      .memory_bytes_per_second = 3350e9,
      .link = 50e9,
@@ -50,6 +53,7 @@ constexpr std::array<Gpu, 6> kGpus = {{
     {.name = "h200",
      .title = "NVIDIA H200 SXM 141 GB",
      .flops = 989e12,
+     .flops_fp32 = 67e12,
      .memory_bytes = 141 * kGB,
      .memory_bytes_per_second = 4800e9,
      .link = 50e9,
@@ -57,6 +61,7 @@ constexpr std::array<Gpu, 6> kGpus = {{
     {.name = "rtx4090",
      .title = "NVIDIA GeForce RTX 4090 24 GB",
      .flops = 165e12,
+     .flops_fp32 = 82.6e12,
      .memory_bytes = uint64_t{24} << 30,
      .memory_bytes_per_second = 1008e9,
      .link = 25e9,
@@ -64,6 +69,7 @@ constexpr std::array<Gpu, 6> kGpus = {{
     {.name = "dgx-2",
      .title = "NVIDIA DGX-2: 16 V100 together",
      .flops = 16 * 125e12,
+     .flops_fp32 = 16 * 15.7e12,
      .memory_bytes = 16 * 32 * kGB,
      .memory_bytes_per_second = 16 * 900e9,
      .link = 16 * 3e9,
@@ -115,7 +121,7 @@ absl::StatusOr<Gpu> FindGpu(std::string_view name) {
       "'", View(name), "' is no GPU that is known; the presets are ",
       absl::StrJoin(names, ", ",
                     [](std::string* out, std::string_view each) { out->append(each); }),
-      ". For another, give the nearest, and --flops, --device-bytes and --link"));
+      ". For another, give the nearest, and --link and --flops-share"));
 }
 
 absl::StatusOr<double> ParseRate(std::string_view text) {
@@ -168,6 +174,9 @@ simulation::Machine Hardware::Links() const {
   machine.drives.assign(static_cast<size_t>(drives.count), drive);
   machine.copy_in = machine.copy_out = link;
   machine.checksum = checksum;
+  machine.latency_seconds = latency_seconds;
+  machine.jitter = jitter;
+  machine.seed = seed;
   return machine;
 }
 

@@ -21,7 +21,8 @@ namespace spillway::command {
 struct Gpu {
   std::string_view name;  // as --gpu takes it
   std::string_view title;
-  double flops = 0;  // of dense 16-bit products with fp32 accumulators, per second
+  double flops = 0;       // of dense 16-bit products with fp32 accumulators, per second
+  double flops_fp32 = 0;  // of fp32 products, never TF32
   uint64_t memory_bytes = 0;
   double memory_bytes_per_second = 0;
   double link = 0;  // between pinned memory and the device, as usually measured
@@ -59,10 +60,12 @@ struct Hardware {
   uint64_t dram_bytes = 0;
   Drives drives;
   double link = 0;
-  double flops_share = 0.4;  // of the GPU's peak that training reaches
-  // What the CPU does while it updates: parameters per second, and bytes per second that it hashes.
-  double update_parameters = 1e9;
-  double checksum = 20e9;
+  double flops_share = 0;  // of the GPU's peak that products reach
+  double update_rate = 0;  // bytes a second that the CPU updates
+  double checksum = 0;     // bytes a second that the CPU hashes
+  double latency_seconds = 0;
+  double jitter = 0;
+  uint64_t seed = 1;
 
   simulation::Machine Links() const;
 };

@@ -55,11 +55,8 @@ void AddSteps(CLI::App* app, TrainFlags* flags) {
       .Type("N");
 }
 
-void AddLength(CLI::App* app, TrainFlags* flags) {
+void AddMicroBatches(CLI::App* app, TrainFlags* flags) {
   trainer::TrainerOptions& options = flags->trainer;
-  AddSteps(app, flags);
-  AddInteger(app, "--stop-after", &options.stop_after, 0, kMostSteps,
-             "End after N steps of this run; 0: do not");
   AddInteger(app, "--seq", &options.model.sequence, 1, kMostTokens, "Tokens of a window");
   AddInteger(app, "--batch", &options.model.micro_batch, 1, kMostTokens,
              "Windows of a micro-batch");
@@ -73,6 +70,14 @@ void AddLength(CLI::App* app, TrainFlags* flags) {
       "Each micro-batch through all layers before the next, or all through a layer before the next "
       "layer; numbers are the same. auto (default) takes the order with the faster planned "
       "transfers; on a tie, micro-batch");
+}
+
+void AddLength(CLI::App* app, TrainFlags* flags) {
+  trainer::TrainerOptions& options = flags->trainer;
+  AddSteps(app, flags);
+  AddInteger(app, "--stop-after", &options.stop_after, 0, kMostSteps,
+             "End after N steps of this run; 0: do not");
+  AddMicroBatches(app, flags);
   AddInteger(app, "--eval-every", &options.evaluate_every, 0, kMostSteps,
              "Evaluate every N steps; 0: never");
   AddInteger(app, "--eval-batches", &options.evaluate_windows, 1, kMostSteps,
@@ -93,7 +98,7 @@ void AddSchedule(CLI::App* app, TrainFlags* flags) {
             "Largest norm of the gradient; 0: no clipping");
 }
 
-void AddPrecision(CLI::App* app, TrainFlags* flags) {
+void AddTypes(CLI::App* app, TrainFlags* flags) {
   trainer::TrainerOptions& options = flags->trainer;
   AddPrecisionFlags(
       app, &options.model.precision, &flags->optimizer.groups.fp32,
@@ -104,6 +109,13 @@ void AddPrecision(CLI::App* app, TrainFlags* flags) {
       {{"fp16", DType::kF16}, {"bf16", DType::kBF16}, {"fp32", DType::kF32}},
       "Of the gradients of 16-bit weights (default: the weights' type); those of fp32 weights are "
       "fp32");
+  AddChoice<bool>(app, "--checkpoint-activations", &options.model.checkpoint_activations,
+                  {{"on", true}, {"off", false}},
+                  "Keep only each block's input and compute the rest again");
+}
+
+void AddLossScale(CLI::App* app, TrainFlags* flags) {
+  trainer::TrainerOptions& options = flags->trainer;
   AddNumber(app, "--loss-scale", &options.loss_scaler.initial_scale,
             {trainer::kSmallestLossScale, kMostScale}, "First loss scale under fp16-amp");
   AddNumber(app, "--loss-scale-growth", &options.loss_scaler.growth_factor, {1, kMostScale},
@@ -113,9 +125,6 @@ void AddPrecision(CLI::App* app, TrainFlags* flags) {
             "Its factor after an overflow, whose step is skipped");
   AddInteger(app, "--loss-scale-interval", &options.loss_scaler.growth_interval, 1, kMostSteps,
              "Good steps in a row before it grows");
-  AddChoice<bool>(app, "--checkpoint-activations", &options.model.checkpoint_activations,
-                  {{"on", true}, {"off", false}},
-                  "Keep only each block's input and compute the rest again");
 }
 
 void AddOutput(CLI::App* app, TrainFlags* flags) {
@@ -183,7 +192,8 @@ void AddTrainFlags(CLI::App* app, TrainFlags* flags) {
                  "Folders for the store, one per drive: DIR or DIR,DIR. None: all in memory");
   BeginGroup(app, "Training");
   AddLength(app, flags);
-  AddPrecision(app, flags);
+  AddTypes(app, flags);
+  AddLossScale(app, flags);
   AddSchedule(app, flags);
   BeginGroup(app, "Optimizer");
   AddOptimizerFlags(app, &flags->optimizer);
@@ -199,13 +209,31 @@ void AddTrainFlags(CLI::App* app, TrainFlags* flags) {
   BeginGroup(app, "Source of the flags");  // the command line offers these
 }
 
+void AddRecipeFlags(CLI::App* app, TrainFlags* flags) {
+  BeginGroup(app, "Recipe, as of train");
+  AddMicroBatches(app, flags);
+  AddTypes(app, flags);
+  AddPlacementFlags(app, &flags->engine.placement);
+  AddOptimizerFlags(app, &flags->optimizer);
+}
+
 absl::Status FinishTrainFlags(TrainFlags* flags) {
   SPILLWAY_RETURN_IF_ERROR(Require(!flags->model.empty(), "--model"));
   SPILLWAY_RETURN_IF_ERROR(Require(!flags->data.empty(), "--data"));
   SPILLWAY_RETURN_IF_ERROR(Require(flags->steps.has_value(), "--steps"));
   SPILLWAY_RETURN_IF_ERROR(CheckEngineFlags(flags->engine));
   SPILLWAY_RETURN_IF_ERROR(CheckStoreFlags(*flags));
+  SPILLWAY_RETURN_IF_ERROR(FinishRecipeFlags(flags));
 
+  trainer::TrainerOptions& options = flags->trainer;
+  options.loss_scaler.enabled = options.model.precision == Precision::kFp16Amp;
+  options.schedule.total_steps = *flags->steps;
+  if (!flags->outputs.trace.empty()) flags->engine.timeline_events = kTraceEvents;
+  options.durable = !flags->engine.store.empty() && flags->durability == Durability::kCommit;
+  return absl::OkStatus();
+}
+
+absl::Status FinishRecipeFlags(TrainFlags* flags) {
   trainer::TrainerOptions& options = flags->trainer;
   const Precision precision = options.model.precision;
   SPILLWAY_RETURN_IF_ERROR(CheckPrecisionFlags(precision, flags->optimizer.groups.fp32));
@@ -223,12 +251,7 @@ absl::Status FinishTrainFlags(TrainFlags* flags) {
         "--batch %d of --seq %d is more than %d tokens a micro-batch; use --accumulate",
         options.model.micro_batch, options.model.sequence, kMostTokens));
   }
-  SPILLWAY_RETURN_IF_ERROR(FinishOptimizerFlags(flags->optimizer, &options));
-  options.loss_scaler.enabled = precision == Precision::kFp16Amp;
-  options.schedule.total_steps = *flags->steps;
-  if (!flags->outputs.trace.empty()) flags->engine.timeline_events = kTraceEvents;
-  options.durable = !flags->engine.store.empty() && flags->durability == Durability::kCommit;
-  return absl::OkStatus();
+  return FinishOptimizerFlags(flags->optimizer, &options);
 }
 
 std::optional<std::string> DescribeUnusedFlags(const TrainFlags& flags) {

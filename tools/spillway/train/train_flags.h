@@ -44,10 +44,14 @@ struct TrainFlags {
 };
 
 void AddTrainFlags(CLI::App* app, TrainFlags* flags);
+// Adds those that say what a step computes: micro-batches, types, places and the optimizer.
+void AddRecipeFlags(CLI::App* app, TrainFlags* flags);
 
 // Checks the flags, then completes `flags->trainer` from the other fields. UsageError: a flag is
 // missing, or flags contradict each other. Unimplemented: see CheckEngineFlags.
 absl::Status FinishTrainFlags(TrainFlags* flags);
+// The same for the flags of AddRecipeFlags alone.
+absl::Status FinishRecipeFlags(TrainFlags* flags);
 // Describes the training flags that were given but have no effect because of the others.
 std::optional<std::string> DescribeUnusedFlags(const TrainFlags& flags);
 

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/spillway/plan/timed_step.h"
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "spillway/optimizer.h"
+#include "spillway/thread_pool.h"
+#include "src/base/status_macros.h"
+#include "tools/spillway/plan/counting_compute.h"
+#include "tools/spillway/train/recorded_trace.h"
+#include "tools/trainer/activations.h"
+#include "tools/trainer/description.h"
+#include "tools/trainer/dry_run.h"
+#include "tools/trainer/parameters.h"
+#include "tools/trainer/recording_engine.h"
+#include "tools/trainer/updates.h"
+#include "tools/trainer/walk.h"
+
+namespace spillway::command {
+namespace {
+
+// Notes the time of each event.
+class TimedEngine final : public trainer::RecordingEngine {
+ public:
+  explicit TimedEngine(std::function<double()> now) : now_(std::move(now)) {}
+
+  const std::vector<double>& times() const { return times_; }
+
+  absl::StatusOr<Lease> Acquire(TileRef tile, Access access, Stream* stream) override {
+    times_.push_back(now_());
+    return RecordingEngine::Acquire(tile, access, stream);
+  }
+  absl::StatusOr<Lease> AcquireHost(TileRef tile, Access access) override {
+    times_.push_back(now_());
+    return RecordingEngine::AcquireHost(tile, access);
+  }
+  absl::Status Discard(TileRef tile) override {
+    times_.push_back(now_());
+    return RecordingEngine::Discard(tile);
+  }
+
+ protected:
+  void EndLease(const Lease& lease) override {
+    times_.push_back(now_());
+    RecordingEngine::EndLease(lease);
+  }
+
+ private:
+  const std::function<double()> now_;
+  std::vector<double> times_;
+};
+
+// A walk over an engine that records, and all that it needs.
+struct DryWalk {
+  trainer::Description model;
+  std::vector<trainer::Parameter> parameters;
+  trainer::SavedTensors saved;
+  std::unique_ptr<trainer::Walk> walk;
+
+  absl::Status Make(Engine* engine, trainer::Compute* compute, const hf::ModelConfig& config,
+                    const trainer::ModelOptions& options) {
+    SPILLWAY_RETURN_IF_ERROR(trainer::CheckOptions(options));
+    model = trainer::Describe(config);
+    SPILLWAY_ASSIGN_OR_RETURN(
+        parameters, trainer::RegisterParameters(engine, config, options, trainer::WeightSource()));
+    SPILLWAY_ASSIGN_OR_RETURN(saved, trainer::RegisterActivations(engine, model, options));
+    SPILLWAY_ASSIGN_OR_RETURN(walk, trainer::Walk::Create({.engine = engine,
+                                                           .compute = compute,
+                                                           .model = &model,
+                                                           .options = &options,
+                                                           .parameters = parameters,
+                                                           .saved = &saved}));
+    return absl::OkStatus();
+  }
+};
+
+}  // namespace
+
+absl::StatusOr<uint64_t> WorkspaceBytes(const hf::ModelConfig& config,
+                                        const trainer::ModelOptions& options) {
+  trainer::RecordingEngine engine;
+  CountingCompute compute(ComputeRates{});
+  DryWalk dry;
+  SPILLWAY_RETURN_IF_ERROR(dry.Make(&engine, &compute, config, options));
+  return compute.scratch_bytes();
+}
+
+absl::StatusOr<TimedStep> TimeStep(const hf::ModelConfig& config,
+                                   const trainer::ModelOptions& options, const StepRates& rates) {
+  CountingCompute compute(rates.compute);
+  TimedEngine engine([&compute] { return compute.seconds(); });
+  DryWalk dry;
+  SPILLWAY_RETURN_IF_ERROR(dry.Make(&engine, &compute, config, options));
+  ThreadPool pool(1);
+  SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Optimizer> optimizer,
+                            Optimizer::Create(&engine, &pool, options.rule, options.state_format));
+  SPILLWAY_ASSIGN_OR_RETURN(
+      const trainer::ListedUpdates listed,
+      trainer::AddTrained(optimizer.get(), options, dry.parameters, /*weight_decay=*/0));
+  SPILLWAY_RETURN_IF_ERROR(dry.walk->Train({}));
+  const size_t update = engine.times().size();
+  SPILLWAY_RETURN_IF_ERROR(optimizer->Step(listed.updates));
+
+  TimedStep step;
+  step.flops = compute.flops();
+  step.walk_seconds = compute.seconds();
+  step.workspace_bytes = compute.scratch_bytes();
+  const std::vector<double>& times = engine.times();
+  step.trace = TraceOf(trainer::RecordedStep{engine.specs(), engine.TakeEvents()});
+  double then = 0;
+  for (size_t i = 0; i < step.trace.events.size(); ++i) {
+    plan::TraceEvent& event = step.trace.events[i];
+    event.seconds_before = times[i] - std::exchange(then, times[i]);
+    // The update passes over what it holds once, before the lease ends.
+    if (i < update || event.kind != plan::TraceEvent::Kind::kRelease) continue;
+    event.seconds_before = static_cast<double>(step.trace.tiles[event.tile].size_bytes) /
+                           rates.update_bytes_per_second;
+    step.update_seconds += event.seconds_before;
+  }
+  return step;
+}
+
+}  // namespace spillway::command
