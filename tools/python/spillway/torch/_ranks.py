@@ -38,7 +38,7 @@ def with_numbers(store: Any) -> Any:
     """Returns the folders of a store with this process' numbers in place of `{rank}`, `{local_rank}` and `{node}`. Raises
     FailedPrecondition if the process has no such number."""
     if isinstance(store, (list, tuple)):
-        return [with_numbers(each) for each in store]
+        return type(store)(with_numbers(each) for each in store)
     if not isinstance(store, (str, os.PathLike)) or not isinstance(os.fspath(store), str):
         return store  # the caller checks it
     folder = os.fspath(store)
