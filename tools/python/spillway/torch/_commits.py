@@ -12,6 +12,7 @@ store: the rank that has a store sends its state to the rank that needs it.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 from typing import Any, NamedTuple
@@ -134,6 +135,10 @@ def state_dict(optimizer: Any) -> dict[str, Any]:
     run = optimizer.run
     _together.on_all(optimizer.finish_updates)
     run.has_stepped |= any(_together.on_all(lambda: run.has_stepped))
+    if run.has_stepped and not all(_together.on_all(lambda: run.store is not None)):
+        raise _together.of_all_ranks(spillway.FailedPrecondition(
+            "a run without a store cannot commit, so there is nothing that a state dict could name: give the optimizer "
+            "store='FOLDER/{rank}', or checkpoint='tensors'"))
     before = set(run.made)
 
     def commit() -> Named:
@@ -195,8 +200,11 @@ def go_to_all(optimizer: Any, named: OfAll, groups: list[dict[str, Any]]) -> Non
         return
     saved_as = there[me][1]
     tensors = [[(spec["name"], spec["size_bytes"]) for spec in of["tensors"]] if of else [] for _, _, of in there]
-    with SnapshotPipe(run.folders, wanted[saved_as].label, there[me][2]["tensors"] if me in sources else []) as pipe:
-        _send(optimizer, sources, tensors, lambda number, offset, out: pipe.read(out))
+    specs = there[me][2]["tensors"] if me in sources else []
+    with contextlib.ExitStack() as stack:
+        pipes: list[SnapshotPipe] = []
+        _together.on_all(lambda: pipes.append(stack.enter_context(SnapshotPipe(run.folders, wanted[saved_as].label, specs))))
+        _send(optimizer, sources, tensors, lambda number, offset, out: pipes[0].read(out))
     if me in sources:
         run.has_loaded(wanted[saved_as]._asdict(), named.optimizer)
 

@@ -85,7 +85,7 @@ class Report:
             with contextlib.suppress(spillway.Error):
                 self._begin()
                 say(self._summary(self._of_all()))
-        self.steps = 0
+        self.steps, self._figures = 0, None  # which keeps the store of a group that may be destroyed by now
 
     def _held_bytes(self) -> int:
         held = 0

@@ -99,7 +99,7 @@ class Run:
 
     def is_updated(self, param: Any) -> bool:
         """Whether an optimizer of this run updates the parameter."""
-        return any(owner.knows(param) for owner in self._optimizers())
+        return any(owner.knows(param) for owner in self.optimizers())
 
     def check_free(self, name: str, owner: Any) -> None:
         """Raises FailedPrecondition if another living owner has the name."""
@@ -117,7 +117,7 @@ class Run:
         self._end_report()
         with contextlib.ExitStack() as closing:  # each is closed, the engine last, even if Ctrl-C breaks off another
             closing.callback(self.engine.close)
-            for each in (*self._devices.values(), *self._optimizers()):
+            for each in (*self._devices.values(), *self.optimizers()):
                 closing.callback(each.close)
 
     def __enter__(self) -> Run:
@@ -136,7 +136,7 @@ class Run:
             return {"store": None, "store_id": "", "commit": 0, "label": self._memory, "new": not self.has_stepped}
         if self._at is not None:
             return self._kept  # as when several optimizers are saved together
-        for owner in self._optimizers():
+        for owner in self.optimizers():
             owner.finish_updates()
         with self.leasing.none():
             number = self.engine.commit_number + 1
@@ -144,9 +144,9 @@ class Run:
             label = f"{LABEL}{number}-{secrets.token_hex(4)}"
             kept = {"store": _as_store(self.folders), "store_id": self.engine.store_id, "commit": number,
                     "label": label, "weights": {home.name: list(home.shape) for home in self._weights()},
-                    "tile_rows": {name: rows for owner in self._optimizers() for name, rows in owner.tile_rows().items()},
-                    "moments": {name: of for owner in self._optimizers() for name, of in owner.moments().items()}}
-            self.engine.commit(_user_state(kept, [owner.described() for owner in self._optimizers() if owner.is_of_one_step]))
+                    "tile_rows": {name: rows for owner in self.optimizers() for name, rows in owner.tile_rows().items()},
+                    "moments": {name: of for owner in self.optimizers() for name, of in owner.moments().items()}}
+            self.engine.commit(_user_state(kept, [owner.described() for owner in self.optimizers() if owner.is_of_one_step]))
             self.engine.snapshot(label)
             self.made.add(label)
             # Recorded before a step that waits for the commit calls has_changed().
@@ -159,7 +159,7 @@ class Run:
         """Returns the homes of the weights in the engine."""
         return [home for home in list(self.homes) if not home.transient]
 
-    def _optimizers(self) -> list[Any]:
+    def optimizers(self) -> list[Any]:
         return list({id(owner): owner for owner in list(self._owners.values())}.values())
 
     def is_at(self, kept: dict[str, Any]) -> bool:
@@ -179,9 +179,9 @@ class Run:
         keep_commit named. Other optimizers' states and weights, and weights that the commit does not have, stay as they are:
         during the restore their bytes are in temporary files in the store's folders. If the restore fails, nothing has
         changed. Without an owner (None) all optimizers' states stay, and none of their weights."""
-        for each in self._optimizers():
+        for each in self.optimizers():
             each.finish_updates()
-        others = {each: each.half_done for each in self._optimizers() if each is not owner}
+        others = {each: each.half_done for each in self.optimizers() if each is not owner}
         brought = set(self.brought_weights(kept, owner))
         weights = [home.id for home in self._weights() if home.id not in brought]
         # The engine restores no tensor whose shape or tiles are others than the commit's.
@@ -214,7 +214,7 @@ class Run:
 
     def brought_weights(self, kept: dict[str, Any], owner: Any) -> list[int]:
         """Returns the ids of the weights that go_to() brings to a commit that keep_commit named, by name."""
-        others = {id for each in self._optimizers() if each is not owner for id in each.weight_ids()}
+        others = {id for each in self.optimizers() if each is not owner for id in each.weight_ids()}
         theirs = others - set(owner.weight_ids()) if owner is not None else set()
         return [home.id for home in sorted(self._weights(), key=lambda home: home.name)
                 if home.name in kept.get("weights", {}) and home.id not in theirs]
@@ -252,12 +252,12 @@ class Run:
 
     def check_no_backward(self) -> None:
         """Raises FailedPrecondition within a backward if that updates parameters of some optimizer."""
-        for owner in self._optimizers():
+        for owner in self.optimizers():
             owner.check_no_backward()
 
     def check_nothing_waits(self) -> None:
         """Raises FailedPrecondition if going to a commit would lose gradients or activations that are yet to be used."""
-        for owner in self._optimizers():
+        for owner in self.optimizers():
             owner.check_no_gradients()
         if self.room is not None and self.room.used > 0:
             gc.collect()  # frees graphs that nothing refers to any more
@@ -330,6 +330,8 @@ class Run:
 
     def drop_old(self) -> None:
         """Drops the snapshots that are no longer kept."""
+        if self.store is None:
+            return
         self.drop_unnamed(set())
         if self.checkpoints is not None:
             self.checkpoints.drop_gone()

@@ -246,9 +246,11 @@ class StateDicts(torch.optim.Optimizer):
         has. The caller must call Run.drop_old()."""
         with self.run.leasing.none():
             self._check_of_one_step()
-            self._check_described()
-            for param in self.with_state().values() if self.run.has_stepped else ():
-                self._make_state(param)
+            for each in self.run.optimizers():  # the commit, and its description, is of all of them
+                each._check_described()
+                if each.commits_on_all and each.checkpoint == "commit" and self.run.has_stepped:
+                    for param in each.with_state().values():
+                        each._make_state(param)
             return self.run.keep_commit(drops_old=False)
 
     def _check_described(self) -> None:
@@ -288,6 +290,11 @@ class StateDicts(torch.optim.Optimizer):
         self._take_up()
         state_dict = state_dict or object()
         known, group = self._make_state(param)
+        if (group.get("dampening") and group.get("momentum") and not known.has_momentum
+                and any(each.has_momentum for each in self._known.values())):
+            raise spillway.FailedPrecondition(
+                f"parameter {known.name} has had no gradient yet, so it has no momentum buffer, and with dampening a buffer of "
+                "zeros is another state: save when each parameter had a gradient, or use checkpoint='commit'")
         entries = {} if self._kind == "sgd" else {"step": _step(known)}
         moments = known.layout.moments if known.has_state else self.moments_of(group)
         if "grad_var" in moments and known.has_elements:  # it is not torch.optim's, which is computed from two of ours
@@ -420,6 +427,7 @@ class StateDicts(torch.optim.Optimizer):
                 f"the state dict names the commits of {len(of_all.ranks)} ranks, and torch.distributed joins none here: load "
                 "it with as many ranks, or make it portable by python -m spillway.torch.portable")
         if of_all is not None:
+            self._check_order(self._by_position(state_dict["state"], groups))
             with later_interrupts():
                 _commits.go_to_all(self, of_all, groups)
         elif mine is None:
@@ -437,6 +445,15 @@ class StateDicts(torch.optim.Optimizer):
         self._in_backward.forget()
         for hook in list(self._optimizer_load_state_dict_post_hooks.values()):
             hook(self)
+
+    def _check_order(self, marks: Mapping[int, Any]) -> None:
+        """Raises InvalidArgument if a dict that names commits has the parameters in another order than the optimizer:
+        torch.distributed.checkpoint puts state where a parameter's name is, and the commit has it by position."""
+        for position, mark in marks.items():
+            if isinstance(mark, Mapping) and _MINE in mark and int(mark[_MINE]) != position:
+                raise spillway.InvalidArgument(
+                    f"the state dict's parameter {int(mark[_MINE])} is parameter {position} of the optimizer: give the optimizer "
+                    "its groups and parameters in the order that they had, or load a checkpoint of tensors")
 
     def _params(self) -> list[torch.Tensor]:
         return [param for group in self.param_groups for param in group["params"]]
@@ -667,6 +684,9 @@ class StateDicts(torch.optim.Optimizer):
                     self._add_state(param, known, Layout(None, moments))
                     added.append(known)
                 self._check_given(param, known, given, self.moments_of(group))
+                for name, value in given.items():
+                    if is_own(value, known, name):
+                        local_of(value)._home.check_step()
                 found.append((param, known, given, moments))
         except BaseException:
             for known in added:
@@ -679,6 +699,9 @@ class StateDicts(torch.optim.Optimizer):
                 self._load_one(param, known, given, moments)
             known.step = int(given.get("step", 1)) if given else 0  # torch.optim.SGD records none
             known.has_momentum = given.get("momentum_buffer") is not None
+            for name, value in given.items():
+                if is_own(value, known, name):
+                    local_of(value)._home.step = known.step
         self.run.has_stepped |= any(known.step > 0 for known in self._known.values())
 
     def _load_one(self, param: torch.Tensor, known: Known, given: dict[str, Any], moments: tuple[str, ...]) -> None:

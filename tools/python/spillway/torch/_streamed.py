@@ -39,6 +39,7 @@ class StateHome:
         self.run, self.engine = optimizer.run, optimizer.run.engine
         self.device = self.run.leases_on(torch.device("cpu"), name)
         self.shape, self.numel = shape, shape.numel()
+        self.step: int | None = known.step  # that the dict says; None: a load has written the values
         self.id = -next(_numbers)  # tensors of the engine have others
 
     def tensor(self) -> StateTensor:
@@ -56,7 +57,16 @@ class StateHome:
         """Returns all elements, in memory. Raises FailedPrecondition if a load of another state dict was broken off."""
         if self.optimizer.loading is not self.state_dict:
             self.optimizer.check_whole()
+        self.check_step()
         return self._values()
+
+    def check_step(self) -> None:
+        """Raises FailedPrecondition if the values are of another step than the dict says."""
+        if self.step is not None and self.step != self.known.step:
+            raise spillway.FailedPrecondition(
+                f"{self.name} of parameter {self.known.name} is of step {self.known.step}, and the state dict of step "
+                f"{self.step}: its tensors are read when they are written, so save it before the next step(), or call "
+                "state_dict() again")
 
     @without_gradients
     def _values(self) -> torch.Tensor:
@@ -66,7 +76,7 @@ class StateHome:
     def write(self, values: torch.Tensor) -> None:
         """Writes all elements, which are in memory, contiguous and in fp32."""
         if self.numel > 0:
-            self.optimizer.loading = self.state_dict
+            self.optimizer.loading, self.step = self.state_dict, None
             self.optimizer.write_entry(self.param, self.known, self.name, values.view(self.shape))
 
 
