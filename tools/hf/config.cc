@@ -239,6 +239,19 @@ absl::Status CheckArchitecture(const ConfigReader& config, const ordered_json& t
   return absl::OkStatus();
 }
 
+// transformers gives GPT-2's sizes a second name each, and the second one wins.
+absl::Status CheckAliases(const ConfigReader& config, const ordered_json& type) {
+  if (!type.contains("aliases")) return absl::OkStatus();
+  for (const auto& [alias, key] : type["aliases"].items()) {
+    const json* value = config.Find(alias);
+    const json* named = config.Find(key.get<std::string>());
+    if (value == nullptr || (named != nullptr && *value == *named)) continue;
+    return config.Error(alias, absl::StrCat("it is another name of ", key.get<std::string>(),
+                                            "; the two must agree"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::string> Activation(const ConfigReader& config, const ordered_json& type) {
   const ordered_json& kinds = type["activation"]["kinds"];
   const std::string key = type["activation"]["key"];
@@ -333,6 +346,7 @@ absl::Status ReadRopes(const ConfigReader& config, const ordered_json& type, con
   const json* scaling = config.Find("rope_scaling");
   SPILLWAY_ASSIGN_OR_RETURN(model->rope_theta,
                             config.Positive("rope_theta", type["defaults"]["theta"].get<double>()));
+  const double top_theta = model->rope_theta;
   if (parameters != nullptr) {
     if (!parameters->is_object())
       return config.Error("rope_parameters", "null or an object is expected");
@@ -353,7 +367,9 @@ absl::Status ReadRopes(const ConfigReader& config, const ordered_json& type, con
     if (reader.Find("rope_type") == nullptr && reader.Find("type") == nullptr)
       return config.Error("rope_scaling", "a rope_type is expected in it");
     SPILLWAY_ASSIGN_OR_RETURN(const Rope rope, ReadRope(reader, type, *scaling, true));
-    if (rope.theta.value_or(model->rope_theta) != model->rope_theta) {
+    // transformers takes theta from rope_scaling, else from rope_theta, never from rope_parameters.
+    const double theta = rope.theta.has_value() ? *rope.theta : top_theta;
+    if (theta != model->rope_theta) {
       return reader.Error("rope_theta",
                           absl::StrCat("the model's rope_theta is ", Excerpt(model->rope_theta),
                                        "; the two must agree"));
@@ -480,6 +496,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& text, const std:
   const ordered_json& type = *of;
   const ordered_json& defaults = type["defaults"];
   SPILLWAY_RETURN_IF_ERROR(CheckArchitecture(config, type));
+  SPILLWAY_RETURN_IF_ERROR(CheckAliases(config, type));
   ModelConfig model;
   model.model_type = object["model_type"].get<std::string>();
   model.json = text;

@@ -99,6 +99,7 @@ def check_config(config, origin):
     reader = ConfigReader(config, origin)
     row = _read_model_type(reader)
     _check_architecture(reader, row)
+    _check_aliases(reader, row)
     _check_activation(reader, row)
     _check_dropouts(reader, row)
     sizes = _read_sizes(reader, row)
@@ -200,12 +201,20 @@ def _heads_of_widest_input(row, heads, kv_heads):
     )
 
 
+def _check_aliases(reader, row):
+    """transformers gives GPT-2's sizes a second name each, and the second one wins."""
+    for alias, key in row.get("aliases", {}).items():
+        value, named = reader.find(alias), reader.find(key)
+        if value is not None and (named is None or value != named):
+            raise reader.error(alias, f"it is another name of {key}; the two must agree")
+
+
 def _check_ropes(reader, row, origin):
     """transformers 5 has all of rope in `rope_parameters`; before, it was `rope_theta` and `rope_scaling`, whose kind older
     files call "type". What is given twice must agree."""
     parameters = reader.find("rope_parameters")
     scaling = reader.find("rope_scaling")
-    theta = reader.positive("rope_theta", row["defaults"]["theta"])
+    top_theta = theta = reader.positive("rope_theta", row["defaults"]["theta"])
     rope = ["default"]
     if parameters is not None:
         if not isinstance(parameters, dict):
@@ -223,7 +232,8 @@ def _check_ropes(reader, row, origin):
         if nested.find("rope_type") is None and nested.find("type") is None:
             raise reader.error("rope_scaling", "a rope_type is expected in it")
         scaled, *rope_of_scaling = _read_rope(nested, row, scaling, ignores_further_keys=True)
-        if scaled not in (None, theta):
+        # transformers takes theta from rope_scaling, else from rope_theta, never from rope_parameters.
+        if (top_theta if scaled is None else scaled) != theta:
             raise nested.error("rope_theta", f"the model's rope_theta is {excerpt(theta)}; the two must agree")
         if parameters is not None and rope_of_scaling != rope:
             raise reader.error("rope_scaling", "it differs from rope_parameters; the two must agree")
