@@ -452,8 +452,8 @@ class StateDicts(torch.optim.Optimizer):
         for position, mark in marks.items():
             if isinstance(mark, Mapping) and _MINE in mark and int(mark[_MINE]) != position:
                 raise spillway.InvalidArgument(
-                    f"the state dict's parameter {int(mark[_MINE])} is parameter {position} of the optimizer: give the optimizer "
-                    "its groups and parameters in the order that they had, or load a checkpoint of tensors")
+                    f"the state dict's parameter {int(mark[_MINE])} is parameter {position} of the optimizer: give the "
+                    "optimizer its groups and parameters in the order that they had, or load a checkpoint of tensors")
 
     def _params(self) -> list[torch.Tensor]:
         return [param for group in self.param_groups for param in group["params"]]
