@@ -22,7 +22,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMaxDepth = 64;
 // A header with half a million tensors has about four million values.
 constexpr uint64_t kMaxValues = 4'000'000;
 constexpr size_t kExcerptBytes = 80;
@@ -131,7 +130,7 @@ class SyntaxScanner {
     SkipSpace();
     for (const char opening : {'[', '{'}) {
       if (!Take(opening)) continue;
-      if (open_.size() == kMaxDepth) return false;
+      if (open_.size() == kMaxJsonDepth) return false;
       open_.push_back(opening);
       if (Take(opening == '[' ? ']' : '}')) {
         open_.pop_back();
@@ -268,8 +267,8 @@ class Checker : public nlohmann::json_sax<json> {
     return false;
   }
   bool Open() {
-    if (names_.size() == kMaxDepth) {
-      fault_ = absl::StrCat("is nested more than ", kMaxDepth, " deep");
+    if (names_.size() == kMaxJsonDepth) {
+      fault_ = absl::StrCat("is nested more than ", kMaxJsonDepth, " deep");
       return false;
     }
     names_.emplace_back();

@@ -7,6 +7,7 @@
 #ifndef SPILLWAY_TOOLS_HF_STRICT_JSON_H_
 #define SPILLWAY_TOOLS_HF_STRICT_JSON_H_
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -14,6 +15,9 @@
 #include "nlohmann/json.hpp"
 
 namespace spillway::hf {
+
+// Objects and arrays within each other that a reader of JSON here takes at most.
+inline constexpr size_t kMaxJsonDepth = 64;
 
 // Parses `text`, which must be exactly one value, apart from white space. InvalidArgument names
 // `origin` and what is wrong.

@@ -24,7 +24,6 @@ namespace {
 using nlohmann::json;
 
 constexpr uint64_t kMaxTokenizerBytes = uint64_t{256} << 20;  // as spillway-import
-constexpr size_t kMaxDepth = 64;
 
 // Collects `model.vocab` and the contents of `added_tokens`. The vocabulary is an object of ids or,
 // of a Unigram model, an array of [token, score], where a token's place is its id.
@@ -92,8 +91,8 @@ class TokenReader : public nlohmann::json_sax<json> {
   }
 
   bool Open(bool is_array) {
-    if (open_.size() == kMaxDepth) {
-      fault_ = absl::StrCat("is nested more than ", kMaxDepth, " deep");
+    if (open_.size() == kMaxJsonDepth) {
+      fault_ = absl::StrCat("is nested more than ", kMaxJsonDepth, " deep");
       return false;
     }
     open_.push_back({.is_array = is_array});
