@@ -30,8 +30,7 @@ target_include_directories(spillway PUBLIC
 target_compile_features(spillway PUBLIC cxx_std_20)
 
 if(SKBUILD)
-  include(SpillwayWheel)  # a wheel has the library under one name only, and no headers
-  return()
+  return()  # a wheel has the library under one name only, and no headers (SpillwayWheel.cmake)
 endif()
 
 set_target_properties(spillway PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
