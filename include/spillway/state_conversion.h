@@ -54,8 +54,9 @@ struct StateChange {
 // Holds a lease of one tile at a time, and uses memory for up to ten floats per element of a
 // tile. InvalidArgument: a pair of rule and format does not exist, the rule is Adafactor, which has
 // only one format, or the tensors, tiles included, are not those that StateSpecs lists for the
-// weight. Errors of the engine, as CheckTile's for an id that it does not have, are returned
-// unchanged.
+// weight. Unless the weight is a vector, tiles of the state may have another number of rows than
+// the weight's, if all have the same. Errors of the engine, as CheckTile's for an id that it does
+// not have, are returned unchanged.
 SPILLWAY_EXPORT absl::Status ConvertState(Engine* engine, const Rule& rule, TensorId weight,
                                           const StateTensors& from, const StateTensors& to,
                                           StateChange* change);

@@ -25,6 +25,17 @@ void Add(const std::vector<float>& before, const std::vector<float>& after, Valu
   }
 }
 
+// Returns the spec for which StateSpecs lists the state: the weight's, with the state's tiles. A
+// vector's state may be one tile while the weight has several.
+absl::StatusOr<TensorSpec> SpecOfState(const Engine& engine, TensorId weight,
+                                       const StateTensors& state) {
+  TensorSpec spec = engine.Spec(weight);
+  if (spec.shape.size() < 2 || state.tensors.empty()) return spec;
+  SPILLWAY_RETURN_IF_ERROR(engine.CheckTile(state.tensors.front()));
+  spec.tile_rows = engine.Spec(state.tensors.front()).tile_rows;
+  return spec;
+}
+
 // Returns what a conversion does with the master weights. Two formats that are not split may share
 // one master weight, which is kept.
 optim::Masters MastersOf(const TensorSpec& weight, const StateTensors& from,
@@ -39,14 +50,14 @@ optim::Masters MastersOf(const TensorSpec& weight, const StateTensors& from,
 absl::Status ConvertState(Engine* engine, const Rule& rule, TensorId weight,
                           const StateTensors& from, const StateTensors& to, StateChange* change) {
   SPILLWAY_RETURN_IF_ERROR(engine->CheckTile(weight));
+  SPILLWAY_ASSIGN_OR_RETURN(const TensorSpec spec, SpecOfState(*engine, weight, from));
   SPILLWAY_ASSIGN_OR_RETURN(
       const optim::RestingState source,
-      optim::RestingState::Create(engine, rule, from.format, engine->Spec(weight), weight,
-                                  from.tensors));
-  SPILLWAY_ASSIGN_OR_RETURN(const optim::RestingState target,
-                            optim::RestingState::Create(engine, rule, to.format,
-                                                        engine->Spec(weight), weight, to.tensors));
-  const optim::Masters masters = MastersOf(engine->Spec(weight), from, to);
+      optim::RestingState::Create(engine, rule, from.format, spec, weight, from.tensors));
+  SPILLWAY_ASSIGN_OR_RETURN(
+      const optim::RestingState target,
+      optim::RestingState::Create(engine, rule, to.format, spec, weight, to.tensors));
+  const optim::Masters masters = MastersOf(spec, from, to);
   const base::Uninterrupted whole;
   const base::DefaultFloats floats;
   optim::DecodedTile before, after;

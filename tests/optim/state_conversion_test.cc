@@ -33,13 +33,19 @@ struct Shape {
   DType dtype;
   std::vector<int64_t> shape;
   int64_t tile_rows;
+  int64_t state_rows = 0;  // of a tile of the state; 0: as the weight's
 };
 
-const Shape kShapes[] = {
-    {"Matrix", DType::kF16, {37, 129}, 10},   {"Rows", DType::kBF16, {9, 64}, 1},
-    {"Vector", DType::kBF16, {300}, 0},       {"CutVector", DType::kF16, {1000}, 256},
-    {"Scalar", DType::kF16, {}, 0},           {"Single", DType::kF32, {20, 33}, 7},
-    {"SingleVector", DType::kF32, {513}, 256}};
+const Shape kShapes[] = {{"Matrix", DType::kF16, {37, 129}, 10},
+                         {"Rows", DType::kBF16, {9, 64}, 1},
+                         {"Vector", DType::kBF16, {300}, 0},
+                         {"CutVector", DType::kF16, {1000}, 256},
+                         {"Scalar", DType::kF16, {}, 0},
+                         {"Single", DType::kF32, {20, 33}, 7},
+                         {"SingleVector", DType::kF32, {513}, 256},
+                         {"CutState", DType::kBF16, {37, 129}, 12, 4},
+                         {"StateOfOneTile", DType::kF16, {37, 129}, 0, 8},
+                         {"SingleCutState", DType::kF32, {20, 33}, 15, 5}};
 
 constexpr StateFormat kFormats[] = {StateFormat::kF32, StateFormat::kBf16, StateFormat::k8Bit,
                                     StateFormat::kCompact};
@@ -63,13 +69,15 @@ class Parameter {
     spec_.dtype = shape.dtype;
     spec_.shape = shape.shape;
     spec_.tile_rows = shape.tile_rows;
+    spec_of_state_ = spec_;
+    if (shape.state_rows > 0) spec_of_state_.tile_rows = shape.state_rows;
     weight_ = *engine_.Register(spec_, {});
   }
 
   // Registers new tensors of a format, which hold zeros.
   StateTensors Make(StateFormat format) {
     StateTensors state = {.format = format, .tensors = {}};
-    const auto specs = StateSpecs(rule_, format, spec_);
+    const auto specs = StateSpecs(rule_, format, spec_of_state_);
     for (const TensorSpec& spec : *specs) state.tensors.push_back(*engine_.Register(spec, {}));
     return state;
   }
@@ -97,7 +105,7 @@ class Parameter {
   }
   DecodedTile Read(const StateTensors& state) {
     const auto resting =
-        RestingState::Create(&engine_, rule_, state.format, spec_, weight_, state.tensors);
+        RestingState::Create(&engine_, rule_, state.format, spec_of_state_, weight_, state.tensors);
     EXPECT_TRUE(resting.ok()) << resting.status();
     DecodedTile all, piece;
     for (uint64_t tile = 0; tile < resting->num_tiles(); ++tile) {
@@ -125,6 +133,7 @@ class Parameter {
   HeapEngine engine_;
   const Rule rule_;
   TensorSpec spec_;
+  TensorSpec spec_of_state_;  // for which StateSpecs lists the state
   TensorId weight_;
 };
 

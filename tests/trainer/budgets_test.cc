@@ -6,9 +6,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <random>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tests/seed.h"
 #include "tests/trainer/small_model.h"
+#include "tools/trainer/description.h"
 #include "tools/trainer/model.h"
 #include "tools/trainer/parameters.h"
 
@@ -45,12 +50,116 @@ TEST(TileRows, CoverTheRowsEvenlyWithinTheLimit) {
   }
 }
 
+// A model whose only weights that count are two matrices of the vocabulary.
+hf::ModelConfig Wide(int64_t vocabulary, int64_t width) {
+  hf::ModelConfig config = SmallConfig();
+  config.vocab_size = vocabulary;
+  config.hidden_size = width;
+  config.intermediate_size = 1;
+  config.num_layers = 1;
+  config.tie_word_embeddings = false;
+  return config;
+}
+
+uint64_t CountParameters(const Description& model) {
+  uint64_t count = 0;
+  for (const ParameterShape& parameter : model.parameters)
+    count += static_cast<uint64_t>(parameter.elements());
+  return count;
+}
+
+TEST(Tiles, GrowWithTheModel) {
+  const auto tiles_of = [](int64_t vocabulary, int64_t width) {
+    return TilesOf(Describe(Wide(vocabulary, width)), {});
+  };
+  constexpr int64_t kMi = 1 << 20;
+  EXPECT_EQ(TilesOf(Describe(SmallConfig()), {}), (TileSizes{1 << 16, 1 << 16}));
+  EXPECT_EQ(tiles_of(24 << 10, 512), (TileSizes{1 << 17, 1 << 17}));
+  // Up to 2^28 parameters a tile has at most 1 Mi elements.
+  const Description below = Describe(Wide((1 << 17) - 64, 1024));
+  EXPECT_LT(CountParameters(below), uint64_t{1} << 28);
+  EXPECT_GT(CountParameters(below), (uint64_t{1} << 28) - (uint64_t{1} << 18));
+  EXPECT_EQ(TilesOf(below, {}), (TileSizes{kMi, kMi}));
+  EXPECT_EQ(tiles_of(1 << 17, 1024), (TileSizes{2 * kMi, 2 * kMi}));
+  EXPECT_EQ(tiles_of(1 << 18, 1024), (TileSizes{4 * kMi, 4 * kMi}));
+  EXPECT_EQ(tiles_of(1 << 19, 1024), (TileSizes{8 * kMi, 4 * kMi}));
+  EXPECT_EQ(tiles_of(1 << 20, 1024), (TileSizes{16 * kMi, 4 * kMi}));
+  EXPECT_EQ(tiles_of(1 << 26, 1024), (TileSizes{16 * kMi, 4 * kMi}));
+}
+
+TEST(Tiles, AreThoseOfTheOptions) {
+  const Description model = Describe(SmolLm2());
+  ModelOptions options;
+  options.tiles = {1 << 26, 1 << 25};
+  EXPECT_EQ(TilesOf(model, options), options.tiles) << "larger than the model's own";
+  options.tiles = {1 << 16, 0};
+  EXPECT_EQ(TilesOf(model, options), (TileSizes{1 << 16, 1 << 16}));
+  options.tiles = {0, 1 << 16};
+  EXPECT_EQ(TilesOf(model, options), (TileSizes{1 << 20, 1 << 16}));
+  options.sequence = 1;
+  EXPECT_TRUE(CheckOptions(options).ok());
+  for (const int64_t bad : {int64_t{-1}, (int64_t{1} << 48) + 1}) {
+    options.tiles = {bad, 0};
+    EXPECT_TRUE(absl::IsInvalidArgument(CheckOptions(options))) << bad;
+    options.tiles = {0, bad};
+    EXPECT_TRUE(absl::IsInvalidArgument(CheckOptions(options))) << bad;
+  }
+}
+
+TEST(Tiles, OfStateLieWithinThoseOfTheWeight) {
+  std::mt19937_64 random(test::Seed());
+  const auto draw = [&](int64_t least, int64_t most) {
+    return std::uniform_int_distribution<int64_t>(least, most)(random);
+  };
+  for (int round = 0; round < 2000; ++round) {
+    const int64_t rows = draw(1, 5000), width = draw(1, 3000);
+    TileSizes tiles = {draw(1, 1 << draw(1, 24)), 0};
+    tiles.state = draw(1, tiles.values);
+    SCOPED_TRACE(absl::StrCat(rows, " x ", width, " in ", tiles.values, ", ", tiles.state));
+    const int64_t of_weight = WeightTileRows(rows, width, tiles);
+    const int64_t of_state = TileRows(rows, width, tiles.state);
+    ASSERT_GE(of_weight, of_state);
+    ASSERT_LE(of_weight, rows);
+    ASSERT_TRUE(of_weight == rows || of_weight % of_state == 0);
+    ASSERT_LE(of_weight * width, std::max(tiles.values, width));
+    // With the same limits, tiles of weight and state are the same.
+    ASSERT_EQ(WeightTileRows(rows, width, {tiles.values, tiles.values}),
+              TileRows(rows, width, tiles.values));
+  }
+}
+
+TEST(Tiles, OfEachFormatsStateCoverTheWeightsRows) {
+  for (const StateFormat format :
+       {StateFormat::kF32, StateFormat::kBf16, StateFormat::k8Bit, StateFormat::kCompact}) {
+    ModelOptions options;
+    options.precision = Precision::kBf16;
+    options.state_format = format;
+    const TileSizes tiles = {6 * 32 * 576, 2 * 32 * 576};
+    for (const ParameterShape& shape : ListParameters(SmolLm2())) {
+      const std::vector<TensorSpec> specs = ParameterTensorSpecs(shape, options, tiles);
+      const TensorSpec& weight = specs.front();
+      for (const TensorSpec& spec : specs) {
+        SCOPED_TRACE(spec.name);
+        const bool is_value = spec.role == Role::kParameter || spec.role == Role::kGradient;
+        if (is_value || shape.shape.size() == 1) {
+          EXPECT_EQ(spec.num_tiles(), weight.num_tiles());
+          continue;
+        }
+        EXPECT_EQ(spec.num_rows(), weight.num_rows());
+        EXPECT_EQ(spec.tile_rows, TileRows(shape.shape[0], shape.shape[1], tiles.state));
+        if (shape.shape[0] == spec.tile_rows) continue;
+        EXPECT_GT(spec.num_tiles(), weight.num_tiles());
+      }
+    }
+  }
+}
+
 TEST(Budgets, OfSmolLm2) {
   ModelOptions options;
   options.precision = Precision::kFp16Amp;
   options.gradient_dtype = DType::kF16;
   options.sequence = 256;
-  EXPECT_EQ(TileElements(Describe(SmolLm2())), 1 << 20);
+  EXPECT_EQ(TilesOf(Describe(SmolLm2()), options), (TileSizes{1 << 20, 1 << 20}));
   const MinimumBudgets half = SmallestBudgets(SmolLm2(), options);
   EXPECT_EQ(half.device_bytes, uint64_t{1760} * 576 * 2);
   // In units of a weight tile, weight and gradient take 1 each, the master and both moments 2 each:
@@ -94,8 +203,9 @@ TEST(Budgets, OfSmolLm2) {
 }
 
 TEST(Budgets, StateBytesAreThoseThatAModelRegisters) {
-  for (const int way : {0, 1, 2, 3, 4, 5, 6, 7, 8}) {
+  for (const int way : {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10}) {
     ModelOptions options;
+    if (way > 8) options.tiles = way == 9 ? TileSizes{500, 100} : TileSizes{1 << 30, 1 << 20};
     if (way > 5) {
       options.precision = way == 6 ? Precision::kFp16Amp : Precision::kBf16;
       options.gradient_dtype = ElementType(options.precision);

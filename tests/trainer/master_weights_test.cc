@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "spillway/optimizer.h"
@@ -101,16 +102,40 @@ TEST(HashWeights, OfASplitMasterWeightIsThatOfItsValues) {
     std::memcpy(out.data(), values.data() + offset_bytes / sizeof(float), out.size());
     return absl::OkStatus();
   };
-  const TensorSpec weight = {
-      .name = "split", .dtype = DType::kF16, .shape = full.shape, .tile_rows = 4};
-  const TensorSpec rest = StateSpecs({}, StateFormat::kCompact, weight)->front();
-  Parameter split{.name = "a", .shape = {6, 4}};
-  split.tensors.weight = split.tensors.master =
-      *engine.Register(weight, FirstValues(StateFormat::kCompact, weight, weight, reader));
-  EXPECT_NE(*HashWeights(&engine, {split}), *HashWeights(&engine, {full}));
-  split.tensors.rest_of_master =
-      *engine.Register(rest, FirstValues(StateFormat::kCompact, weight, rest, reader));
-  EXPECT_EQ(*HashWeights(&engine, {split}), *HashWeights(&engine, {full}));
+  // Rows of a tile of the weight, and of a tile of its rest, which lies within it.
+  for (const auto& [rows, rest_rows] : {std::pair(4, 4), {4, 2}, {6, 4}, {6, 1}}) {
+    const TensorSpec weight = {.name = absl::StrCat("split ", rows, " ", rest_rows),
+                               .dtype = DType::kF16,
+                               .shape = full.shape,
+                               .tile_rows = rows};
+    SCOPED_TRACE(weight.name);
+    TensorSpec rest = StateSpecs({}, StateFormat::kCompact, weight)->front();
+    rest.tile_rows = rest_rows;
+    Parameter split{.name = "a", .shape = {6, 4}};
+    split.tensors.weight = split.tensors.master =
+        *engine.Register(weight, FirstValues(StateFormat::kCompact, weight, weight, reader));
+    EXPECT_NE(*HashWeights(&engine, {split}), *HashWeights(&engine, {full}));
+    split.tensors.rest_of_master =
+        *engine.Register(rest, FirstValues(StateFormat::kCompact, weight, rest, reader));
+    EXPECT_EQ(*HashWeights(&engine, {split}), *HashWeights(&engine, {full}));
+  }
+}
+
+TEST(RestTilesPerTile, AreWholeOrNone) {
+  const auto per_tile = [](int64_t rows, int64_t tile_rows, int64_t rest_rows) {
+    const TensorSpec weight = {
+        .name = "w", .dtype = DType::kF16, .shape = {rows, 4}, .tile_rows = tile_rows};
+    TensorSpec rest = StateSpecs({}, StateFormat::kCompact, weight)->front();
+    rest.tile_rows = rest_rows;
+    return RestTilesPerTile(weight, rest);
+  };
+  EXPECT_EQ(per_tile(12, 4, 4), 1);
+  EXPECT_EQ(per_tile(12, 4, 2), 2);
+  EXPECT_EQ(per_tile(12, 0, 5), 3);
+  EXPECT_EQ(per_tile(12, 12, 0), 1);
+  EXPECT_EQ(per_tile(12, 4, 3), 0);
+  EXPECT_EQ(per_tile(12, 4, 8), 0);
+  EXPECT_EQ(per_tile(12, 4, 0), 0);
 }
 
 class Export : public ::testing::Test {

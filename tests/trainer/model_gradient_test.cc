@@ -69,6 +69,11 @@ std::vector<Case> Cases() {
     c.config.num_layers = 1;
     c.options.sequence = 5;
   });
+  add("TilesOfTheOptions", [](Case& c) { c.options.tiles = {7 * 24, 48}; });
+  add("TilesOfTheOptionsSaved", [](Case& c) {
+    c.options.tiles = {100, 30};
+    c.options.checkpoint_activations = false;
+  });
   add("SeveralTilesUntiedSaved", [](Case& c) {
     c.config.vocab_size = 2100;
     c.config.hidden_size = 33;

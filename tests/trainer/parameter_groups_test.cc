@@ -96,7 +96,8 @@ TEST(Freezing, ChangesNoOtherGradient) {
 TEST(Freezing, LeavesTheWeightAlone) {
   ModelOptions options = Options({"*embed*"});
   options.precision = Precision::kFp16Amp;
-  const auto specs = ParameterTensorSpecs(ListParameters(SmallConfig())[0], options, 1 << 16);
+  const auto specs =
+      ParameterTensorSpecs(ListParameters(SmallConfig())[0], options, {1 << 16, 1 << 16});
   ASSERT_EQ(specs.size(), 1U);
   EXPECT_EQ(specs[0].role, Role::kParameter);
   EXPECT_EQ(specs[0].dtype, DType::kF16);

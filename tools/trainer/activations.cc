@@ -31,7 +31,7 @@ class SavedLister {
       : model_(model),
         options_(options),
         add_(std::move(add)),
-        tile_elements_(TileElements(model)),
+        tiles_(TilesOf(model, options)),
         element_(ElementType(options.precision)),
         residual_(ResidualType(options.precision)) {}
 
@@ -52,7 +52,7 @@ class SavedLister {
   TensorId Tensor(std::string name, int64_t width, DType type) {
     const int64_t tokens = options_.micro_batch * options_.sequence;
     // No tile has more bytes than a tile of the largest weights.
-    const auto elements = static_cast<int64_t>(static_cast<uint64_t>(tile_elements_) *
+    const auto elements = static_cast<int64_t>(static_cast<uint64_t>(tiles_.values) *
                                                ElementBytes(element_) / ElementBytes(type));
     return add_({.name = std::move(name),
                  .dtype = type,
@@ -94,7 +94,7 @@ class SavedLister {
     }
     if (options_.by_layer())
       pass.head_input = Tensor("activation/head/input" + of, model_.width, residual_);
-    const int64_t rows = TileRows(model_.vocabulary, model_.width, tile_elements_);
+    const int64_t rows = WeightTileRows(model_.vocabulary, model_.width, tiles_);
     for (int64_t first = 0; !options_.checkpoint_activations && first < model_.vocabulary;
          first += rows) {
       pass.logits.push_back(Tensor(absl::StrCat("activation/logits/", first / rows, of),
@@ -106,7 +106,7 @@ class SavedLister {
   const Description& model_;
   const ModelOptions& options_;
   const Add add_;
-  const int64_t tile_elements_;
+  const TileSizes tiles_;
   const DType element_;
   const DType residual_;
 };

@@ -77,9 +77,9 @@ MinimumBudgets SmallestBudgets(const hf::ModelConfig& config, const ModelOptions
     if (!rests(spec, Tier::kPinned)) largest = std::max(largest, TileFrameBytes(spec));
   };
   const Description model = Describe(config);
-  const int64_t tile_elements = TileElements(model);
+  const TileSizes tiles = TilesOf(model, options);
   for (const ParameterShape& parameter : model.parameters) {
-    auto specs = ParameterTensorSpecs(parameter, options, tile_elements);
+    auto specs = ParameterTensorSpecs(parameter, options, tiles);
     for (const TensorSpec& spec : specs)
       count(spec, spec.role == Role::kParameter || spec.role == Role::kGradient);
     std::erase_if(specs, [&](const TensorSpec& spec) { return rests(spec, Tier::kPinned); });
@@ -98,9 +98,9 @@ MinimumBudgets SmallestBudgets(const hf::ModelConfig& config, const ModelOptions
 StateBytes ModelStateBytes(const hf::ModelConfig& config, const ModelOptions& options) {
   StateBytes bytes;
   const Description model = Describe(config);
-  const int64_t tile_elements = TileElements(model);
+  const TileSizes tiles = TilesOf(model, options);
   for (const ParameterShape& parameter : model.parameters) {
-    for (const TensorSpec& spec : ParameterTensorSpecs(parameter, options, tile_elements))
+    for (const TensorSpec& spec : ParameterTensorSpecs(parameter, options, tiles))
       Count(spec, &bytes);
   }
   for (const TensorSpec& spec : ActivationSpecs(model, options)) Count(spec, &bytes);
@@ -115,12 +115,12 @@ StateBytes ConversionBytes(const hf::ModelConfig& config, const ModelOptions& op
       from == StateFormat::kCompact || options.state_format == StateFormat::kCompact;
   StateBytes bytes;
   const Description model = Describe(config);
-  const int64_t tile_elements = TileElements(model);
+  const TileSizes tiles = TilesOf(model, options);
   for (const ParameterShape& parameter : model.parameters) {
-    const auto old = ParameterTensorSpecs(parameter, before, tile_elements);
+    const auto old = ParameterTensorSpecs(parameter, before, tiles);
     for (const TensorSpec& spec : old)
       if (!spec.transient) Count(spec, &bytes);
-    for (const TensorSpec& spec : ParameterTensorSpecs(parameter, options, tile_elements)) {
+    for (const TensorSpec& spec : ParameterTensorSpecs(parameter, options, tiles)) {
       const bool is_kept = std::find(old.begin(), old.end(), spec) != old.end();
       const bool is_written = !is_kept || (spec.role == Role::kParameter && writes_weights);
       if (!spec.transient && is_written) Count(spec, &bytes);

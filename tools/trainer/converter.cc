@@ -27,11 +27,11 @@ struct Stored {
 // Registers a parameter's weight and state tensors. If `is_stored`, the last commit must have all
 // of them; otherwise they may be new, and then they read as zeros until they are written.
 absl::StatusOr<Stored> Register(Engine* engine, const ParameterShape& shape,
-                                const ModelOptions& options, int64_t tile_elements,
+                                const ModelOptions& options, const TileSizes& tiles,
                                 bool is_stored) {
   Stored stored;
   stored.state.format = options.state_format;
-  for (const TensorSpec& spec : ParameterTensorSpecs(shape, options, tile_elements)) {
+  for (const TensorSpec& spec : ParameterTensorSpecs(shape, options, tiles)) {
     if (spec.role == Role::kGradient) continue;
     SPILLWAY_ASSIGN_OR_RETURN(
         const TensorId id, engine->Register(spec, is_stored ? MissingTensor(spec.name) : Reader()));
@@ -72,7 +72,7 @@ absl::StatusOr<StateChange> ConvertRun(Engine* engine, const hf::ModelConfig& co
   ModelOptions before = options;
   SPILLWAY_ASSIGN_OR_RETURN(before.state_format, FormatOf(state.fixed));
   const Description model = Describe(config);
-  const int64_t tile_elements = TileElements(model);
+  const TileSizes tiles = TilesOf(model, options);
   StateChange change;
   std::vector<ParameterShape> trained = model.parameters;
   std::erase_if(trained,
@@ -83,9 +83,9 @@ absl::StatusOr<StateChange> ConvertRun(Engine* engine, const hf::ModelConfig& co
       return absl::CancelledError(
           "interrupted; the optimizer state is as it was: add --resume --convert to convert it");
     SPILLWAY_ASSIGN_OR_RETURN(const Stored from,
-                              Register(engine, shape, before, tile_elements, /*is_stored=*/true));
+                              Register(engine, shape, before, tiles, /*is_stored=*/true));
     SPILLWAY_ASSIGN_OR_RETURN(const Stored to,
-                              Register(engine, shape, options, tile_elements, /*is_stored=*/false));
+                              Register(engine, shape, options, tiles, /*is_stored=*/false));
     SPILLWAY_RETURN_IF_ERROR(
         ConvertState(engine, options.rule, from.weight, from.state, to.state, &change));
     const std::vector<TensorId>& kept = to.state.tensors;

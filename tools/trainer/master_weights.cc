@@ -5,7 +5,6 @@
 #include "tools/trainer/master_weights.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <memory>
 
 #include "absl/strings/str_format.h"
@@ -40,33 +39,51 @@ class Hasher {
   std::unique_ptr<XXH3_state_t, FreeHashState> state_;
 };
 
-// Reads a weight whose remaining bits are in another tensor with the same tiles. Leases each tile
-// together with its counterpart.
+// Reads a weight whose remaining bits are in another tensor. Leases each tile of the weight
+// together with those of the rest that lie in it, one after the other. REQUIRES: RestTilesPerTile
+// is not 0.
 absl::Status ReadSplitWeight(
     Engine* engine, const TensorsOfParameter& tensors,
     const std::function<absl::Status(std::span<const std::byte>)>& consume) {
   const TensorSpec& weight = engine->Spec(tensors.master);
   const TensorSpec& rest = engine->Spec(tensors.rest_of_master);
+  const uint64_t per_tile = RestTilesPerTile(weight, rest);
+  const uint64_t row_bytes = weight.size_bytes() / rest.num_rows();  // a vector's rest is one row
   std::vector<Use> uses;
-  for (uint64_t tile = 0; tile < weight.num_tiles(); ++tile) {
-    for (const TensorId id : {tensors.master, tensors.rest_of_master})
-      uses.push_back({{id, tile}, Tier::kPinned, Access::kRead});
+  for (uint64_t tile = 0; tile < rest.num_tiles(); ++tile) {
+    if (tile % per_tile == 0)
+      uses.push_back({{tensors.master, tile / per_tile}, Tier::kPinned, Access::kRead});
+    uses.push_back({{tensors.rest_of_master, tile}, Tier::kPinned, Access::kRead});
   }
   SPILLWAY_RETURN_IF_ERROR(engine->Prefetch(uses));
+  Lease lease;
+  std::span<const std::byte> values;  // of the lease, from the next row on
   std::vector<float> floats;
-  for (size_t i = 0; i < uses.size(); i += 2) {
-    SPILLWAY_ASSIGN_OR_RETURN(const Lease lease, engine->AcquireHost(uses[i].tile, Access::kRead));
-    SPILLWAY_ASSIGN_OR_RETURN(const Lease lease_of_rest,
-                              engine->AcquireHost(uses[i + 1].tile, Access::kRead));
-    floats.resize(lease.size_bytes() / ElementBytes(weight.dtype));
-    SPILLWAY_RETURN_IF_ERROR(JoinMasterWeights(weight, rest, lease.as<const std::byte>(),
-                                               lease_of_rest.as<const std::byte>(), floats));
+  for (const Use& use : uses) {
+    if (use.tile.tensor == tensors.master) {
+      lease.Release();
+      SPILLWAY_ASSIGN_OR_RETURN(lease, engine->AcquireHost(use.tile, Access::kRead));
+      values = lease.as<const std::byte>();
+      continue;
+    }
+    SPILLWAY_ASSIGN_OR_RETURN(const Lease of_rest, engine->AcquireHost(use.tile, Access::kRead));
+    const uint64_t bytes = of_rest.size_bytes() / rest.row_bytes() * row_bytes;
+    floats.resize(bytes / ElementBytes(weight.dtype));
+    SPILLWAY_RETURN_IF_ERROR(JoinMasterWeights(weight, rest, values.first(bytes),
+                                               of_rest.as<const std::byte>(), floats));
+    values = values.subspan(bytes);
     SPILLWAY_RETURN_IF_ERROR(consume(std::as_bytes(std::span(floats))));
   }
   return absl::OkStatus();
 }
 
 }  // namespace
+
+uint64_t RestTilesPerTile(const TensorSpec& weight, const TensorSpec& rest) {
+  if (weight.num_tiles() == 1) return rest.num_tiles();
+  if (rest.tile_rows < 1 || weight.tile_rows % rest.tile_rows != 0) return 0;
+  return static_cast<uint64_t>(weight.tile_rows / rest.tile_rows);
+}
 
 absl::Status ReadMasterWeight(
     Engine* engine, const Parameter& parameter,

@@ -8,6 +8,7 @@
 #define SPILLWAY_TOOLS_TRAINER_MASTER_WEIGHTS_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
@@ -19,6 +20,10 @@
 #include "tools/trainer/model.h"
 
 namespace spillway::trainer {
+
+// Returns how many tiles of `rest`, the compact state of `weight`, lie in each tile of the weight
+// but the last, which may have fewer. 0: some tile of `rest` lies in two of the weight's.
+uint64_t RestTilesPerTile(const TensorSpec& weight, const TensorSpec& rest);
 
 // Calls `consume` with the fp32 bytes of a parameter's weight, tile by tile from the first row on.
 // The weight of a frozen 16-bit parameter is converted to fp32. Returns errors of the engine and of

@@ -49,6 +49,14 @@ DType ElementType(Precision precision);
 // their order are the same.
 enum class AccumulationOrder : uint8_t { kMicroBatch, kLayer };
 
+// The most elements of a tile; see TilesOf (parameters.h). 0: by the model.
+struct TileSizes {
+  int64_t values = 0;  // of weights and gradients, and with them of activations
+  int64_t state = 0;   // of optimizer state: as many elements of the weight
+
+  friend bool operator==(const TileSizes&, const TileSizes&) = default;
+};
+
 struct ModelOptions {
   Precision precision = Precision::kFp32;
   DType gradient_dtype = DType::kF32;  // of 16-bit weights: kF32, or the weights' type
@@ -62,6 +70,7 @@ struct ModelOptions {
   StateFormat state_format = StateFormat::kF32;
   ParameterGroups groups;   // frozen parameters have no gradient and no state
   bool is_resumed = false;  // DataLoss unless the engine's last commit has every tensor
+  TileSizes tiles;          // a store's tiles do not change: a resumed run needs those of the store
 
   bool by_layer() const {
     return accumulate > 1 && accumulation_order == AccumulationOrder::kLayer;

@@ -124,12 +124,21 @@ std::vector<ParameterShape> ListParameters(const hf::ModelConfig& config) {
   return Describe(config).parameters;
 }
 
-int64_t TileElements(const Description& model) {
+TileSizes TilesOf(const Description& model, const ModelOptions& options) {
+  constexpr uint64_t kLarge = uint64_t{1} << 28;  // parameters
+  constexpr uint64_t kLeast = uint64_t{64} << 10;
+  constexpr uint64_t kMost = uint64_t{1} << 20, kMostOfLarge = 16 * kMost, kMostState = 4 * kMost;
   uint64_t total = 0;
   for (const ParameterShape& parameter : model.parameters)
     total += static_cast<uint64_t>(parameter.elements());
-  return static_cast<int64_t>(
-      std::clamp<uint64_t>(std::bit_floor(total / 128), uint64_t{64} << 10, uint64_t{1} << 20));
+  TileSizes tiles = options.tiles;
+  if (tiles.values == 0) {
+    tiles.values = static_cast<int64_t>(
+        std::clamp(std::bit_floor(total / 128), kLeast, total < kLarge ? kMost : kMostOfLarge));
+  }
+  if (tiles.state == 0) tiles.state = static_cast<int64_t>(kMostState);
+  tiles.state = std::min(tiles.state, tiles.values);
+  return tiles;
 }
 
 int64_t TileRows(int64_t rows, int64_t width, int64_t tile_elements) {
@@ -143,19 +152,26 @@ int64_t TileRows(int64_t rows, int64_t width, int64_t tile_elements) {
   return most < kMultiple ? even : most / kMultiple * kMultiple;
 }
 
+int64_t WeightTileRows(int64_t rows, int64_t width, const TileSizes& tiles) {
+  const int64_t of_state = TileRows(rows, width, tiles.state);
+  const int64_t state_tiles = (rows + of_state - 1) / of_state;
+  const int64_t most = std::max<int64_t>(1, tiles.values / width / of_state);
+  const int64_t num_tiles = (state_tiles + most - 1) / most;
+  return std::min(rows, (state_tiles + num_tiles - 1) / num_tiles * of_state);
+}
+
 std::vector<TensorSpec> ParameterTensorSpecs(const ParameterShape& parameter,
-                                             const ModelOptions& options, int64_t tile_elements) {
+                                             const ModelOptions& options, const TileSizes& tiles) {
   const DType weight_type =
       options.groups.IsFp32(parameter.name) ? DType::kF32 : ElementType(options.precision);
   // A norm's vector is one tile, whatever its width.
-  const int64_t tile_rows = parameter.shape.size() == 1
-                                ? parameter.shape[0]
-                                : TileRows(parameter.shape[0], parameter.shape[1], tile_elements);
+  const bool is_vector = parameter.shape.size() == 1;
+  const int64_t rows = parameter.shape[0], width = parameter.shape.back();
   const TensorSpec weight = {.name = parameter.name,
                              .dtype = weight_type,
                              .shape = parameter.shape,
                              .role = Role::kParameter,
-                             .tile_rows = tile_rows};
+                             .tile_rows = is_vector ? rows : WeightTileRows(rows, width, tiles)};
   std::vector<TensorSpec> specs = {weight};
   if (!options.training || options.groups.IsFrozen(parameter.name)) return specs;
   TensorSpec gradient = weight;
@@ -164,7 +180,9 @@ std::vector<TensorSpec> ParameterTensorSpecs(const ParameterShape& parameter,
   gradient.role = Role::kGradient;
   gradient.transient = true;
   specs.push_back(std::move(gradient));
-  const auto state = StateSpecs(options.rule, options.state_format, weight);
+  TensorSpec of_state = weight;
+  if (!is_vector) of_state.tile_rows = TileRows(rows, width, tiles.state);
+  const auto state = StateSpecs(options.rule, options.state_format, of_state);
   specs.insert(specs.end(), state->begin(), state->end());
   return specs;
 }
@@ -195,12 +213,12 @@ absl::StatusOr<std::vector<Parameter>> RegisterParameters(Engine* engine,
                                                           const ModelOptions& options,
                                                           const WeightSource& source) {
   const Description model = Describe(config);
-  const int64_t tile_elements = TileElements(model);
+  const TileSizes tiles = TilesOf(model, options);
   std::vector<Parameter> registered;
   for (const ParameterShape& shape : model.parameters) {
     Parameter parameter{.name = shape.name, .shape = shape.shape, .tensors = {}};
     TensorsOfParameter& tensors = parameter.tensors;
-    const std::vector<TensorSpec> specs = ParameterTensorSpecs(shape, options, tile_elements);
+    const std::vector<TensorSpec> specs = ParameterTensorSpecs(shape, options, tiles);
     const bool is_split = specs.size() > 1 && options.state_format == StateFormat::kCompact;
     for (const TensorSpec& spec : specs) {
       Reader reader;

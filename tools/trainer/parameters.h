@@ -24,21 +24,31 @@ namespace spillway::trainer {
 // Lists the parameters of a description.
 std::vector<ParameterShape> ListParameters(const hf::ModelConfig& config);
 
-// The most elements that a tile holds, except that a tile has at least one row: a 128th of the
-// model, rounded down to a power of two, between 64 Ki and 1 Mi. At this size leases are small
-// compared to the model, and products are large enough that BLAS spends little time on packing
-// (half the size costs 4% of SmolLM2's step).
-int64_t TileElements(const Description& model);
+// The most elements that a tile holds, except that a tile has at least one row: what
+// `options.tiles` says, or a 128th of the model, rounded down to a power of two and at least 64 Ki.
+// The most is 1 Mi for models below 2^28 parameters, 16 Mi for larger ones, and 4 Mi for their
+// state. At this size leases are small compared to the model, products are large enough that BLAS
+// spends little time on packing (half the size costs 4% of SmolLM2's step), and a trillion
+// parameters are under a million tiles. A tile of state is never larger than one of a weight.
+//
+// Numbers depend on tiles: the gradient of a linear's input is a sum over the tiles of its weight,
+// each product rounded to fp32 before it is added, and BLAS rounds products of other sizes
+// differently.
+TileSizes TilesOf(const Description& model, const ModelOptions& options);
 // Rows per tile of a tensor [rows, width]: even shares, in multiples of 32 rows unless a tile holds
 // fewer. A tensor that fits in one tile gets one.
 int64_t TileRows(int64_t rows, int64_t width, int64_t tile_elements);
+// Rows per tile of a weight [rows, width] and of its gradient: even shares, in multiples of the
+// rows of a tile of its state, which are TileRows(rows, width, tiles.state). So a tile of state
+// lies within one tile of the weight.
+int64_t WeightTileRows(int64_t rows, int64_t width, const TileSizes& tiles);
 
 // The engine tensors of one parameter: the weight, the gradient, the state. A weight in fp32 has an
 // fp32 gradient and no master weight. Tensors that `options` does not need are absent, as are the
 // gradient and state of a frozen parameter. REQUIRES: the pair of rule and state format exists, and
 // under compact state weights have 16 bits.
 std::vector<TensorSpec> ParameterTensorSpecs(const ParameterShape& parameter,
-                                             const ModelOptions& options, int64_t tile_elements);
+                                             const ModelOptions& options, const TileSizes& tiles);
 
 // Returns a reader that fails with DataLoss, for a tensor that the engine's last commit must have.
 Reader MissingTensor(const std::string& name);

@@ -202,13 +202,14 @@ absl::StatusOr<Question> ReadQuestion(QuestionFlags flags) {
         absl::StrFormat("the model has %.3g parameters; at most 10^15 are simulated", parameters));
   }
   question.num_parameters = static_cast<uint64_t>(parameters);
+  const trainer::Description model = trainer::Describe(question.config);
   const double tiles =
-      parameters / static_cast<double>(trainer::TileElements(trainer::Describe(question.config))) +
-      static_cast<double>(trainer::ListParameters(question.config).size());
+      parameters / static_cast<double>(trainer::TilesOf(model, question.options).values) +
+      static_cast<double>(model.parameters.size());
   if (tiles > kMostTiles) {
     return UsageError(absl::StrFormat(
         "the weights have %.3g tiles; at most %.3g are simulated, which are some %.3g parameters",
-        tiles, kMostTiles, kMostTiles * static_cast<double>(1 << 20)));
+        tiles, kMostTiles, kMostTiles * static_cast<double>(1 << 24)));
   }
   if (tiles > kManyTiles)
     absl::FPrintF(stderr, "note: %.3g tiles of weights take minutes and gigabytes\n", tiles);

@@ -28,6 +28,7 @@
 #include "tools/spillway/store/store_summary.h"
 #include "tools/spillway/store/stored_spec.h"
 #include "tools/trainer/export.h"
+#include "tools/trainer/master_weights.h"
 #include "tools/trainer/parameters.h"
 #include "tools/trainer/train_state.h"
 
@@ -87,16 +88,14 @@ struct Weights {
 };
 
 // Finds the compact state of a 16-bit weight; none if there is no such tensor. InvalidArgument if
-// it does not fit the weight or has other tiles.
+// it or its tiles do not fit the weight's.
 absl::StatusOr<std::optional<TensorSpec>> FindRest(TensorReader& reader, const TensorSpec& weight) {
   SPILLWAY_ASSIGN_OR_RETURN(std::optional<TensorSpec> rest,
                             FindSpec(reader, weight.name + "/compact"));
   if (!rest) return rest;
   SPILLWAY_RETURN_IF_ERROR(JoinMasterWeights(weight, *rest, {}, {}, {}));
-  if (rest->num_tiles() == weight.num_tiles() &&
-      (weight.num_tiles() == 1 || rest->tile_rows == weight.tile_rows))
-    return rest;
-  return absl::InvalidArgumentError("its tiles are not the weight's");
+  if (trainer::RestTilesPerTile(weight, *rest) > 0) return rest;
+  return absl::InvalidArgumentError("a tile of it lies in two of the weight's");
 }
 
 // Finds the tensors that hold the parameter in full. They are its master weight; or the weight
@@ -137,7 +136,8 @@ absl::Status ConsumeAsFloats(const TensorSpec& spec, std::span<const std::byte> 
   return consume(std::as_bytes(std::span(floats)));
 }
 
-// Reads the master weights that a 16-bit weight and its compact state make, a tile at a time.
+// Reads the master weights that a 16-bit weight and its compact state make, a tile of the state at
+// a time.
 absl::Status ReadJoined(TensorReader& reader, const TensorSpec& weight, const TensorSpec& rest,
                         const trainer::ConsumeBytes& consume) {
   SPILLWAY_ASSIGN_OR_RETURN(const TensorReader::Located weight_pages, reader.Locate(weight));
@@ -152,11 +152,20 @@ absl::Status ReadJoined(TensorReader& reader, const TensorSpec& weight, const Te
       return absl::OkStatus();
     });
   };
-  for (uint64_t tile = 0; tile < weight.num_tiles(); ++tile) {
-    SPILLWAY_RETURN_IF_ERROR(read(weight_pages, tile, &weight_bytes));
+  const uint64_t per_tile = trainer::RestTilesPerTile(weight, rest);
+  const uint64_t row_bytes = weight.size_bytes() / rest.num_rows();  // a vector's rest is one row
+  std::span<const std::byte> values;  // of `weight_bytes`, from the next row on
+  for (uint64_t tile = 0; tile < rest.num_tiles(); ++tile) {
+    if (tile % per_tile == 0) {
+      SPILLWAY_RETURN_IF_ERROR(read(weight_pages, tile / per_tile, &weight_bytes));
+      values = weight_bytes;
+    }
     SPILLWAY_RETURN_IF_ERROR(read(rest_pages, tile, &rest_bytes));
-    floats.resize(weight_bytes.size() / ElementBytes(weight.dtype));
-    SPILLWAY_RETURN_IF_ERROR(JoinMasterWeights(weight, rest, weight_bytes, rest_bytes, floats));
+    const uint64_t bytes = rest_bytes.size() / rest.row_bytes() * row_bytes;
+    floats.resize(bytes / ElementBytes(weight.dtype));
+    SPILLWAY_RETURN_IF_ERROR(
+        JoinMasterWeights(weight, rest, values.first(bytes), rest_bytes, floats));
+    values = values.subspan(bytes);
     SPILLWAY_RETURN_IF_ERROR(consume(std::as_bytes(std::span(floats))));
   }
   return absl::OkStatus();
