@@ -5,7 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -40,6 +43,8 @@ TEST(TileRows, CoverTheRowsEvenlyWithinTheLimit) {
   EXPECT_EQ(TileRows(49152, 576, 512 << 10), 896);
   EXPECT_EQ(TileRows(49152, 576, 1 << 20), 1760);
   EXPECT_EQ(TileRows(1536, 576, 512 << 10), 768);
+  EXPECT_EQ(TileRows(25600, 76800, 4 << 20), 48);
+  EXPECT_EQ(WeightTileRows(25600, 76800, {16 << 20, 4 << 20}), 192);
   for (int64_t rows : {1, 31, 32, 33, 500, 4097}) {
     for (int64_t width : {1, 7, 576, 5000}) {
       const int64_t tile = TileRows(rows, width, 65536);
@@ -152,6 +157,91 @@ TEST(Tiles, OfEachFormatsStateCoverTheWeightsRows) {
       }
     }
   }
+}
+
+// A store that does not say what its tiles are was written when 1 Mi elements were the most.
+TEST(Tiles, OfAStoreAreThoseThatItWasWrittenWith) {
+  const Description large = Describe(Wide(1 << 22, 1024)), small = Describe(SmallConfig());
+  EXPECT_EQ(TilesOfStore(large, {}), (TileSizes{1 << 20, 1 << 20}));
+  EXPECT_EQ(TilesOfStore(small, {}), TilesOf(small, {}));
+  EXPECT_EQ(TilesOfStore(large, {500, 100}), (TileSizes{500, 100}));
+}
+
+// A large model in a random recipe and placement.
+struct LargeModel {
+  hf::ModelConfig config;
+  ModelOptions options;
+  Placement placement;
+
+  explicit LargeModel(std::mt19937_64& random) {
+    const auto draw = [&](int64_t least, int64_t most) {
+      return std::uniform_int_distribution<int64_t>(least, most)(random);
+    };
+    config = Wide(draw(1 << 19, 1 << 22), draw(1 << 10, 1 << 12));
+    config.intermediate_size = draw(1, 1 << 16);
+    options.precision = static_cast<Precision>(draw(0, kNumPrecisions - 1));
+    options.gradient_dtype = draw(0, 1) == 0 ? DType::kF32 : ElementType(options.precision);
+    const int64_t most_format = options.precision == Precision::kFp32 ? 2 : 3;
+    options.state_format = static_cast<StateFormat>(draw(0, most_format));
+    options.sequence = draw(1, 4096);
+    options.micro_batch = draw(1, 8);
+    options.training = draw(0, 3) > 0;
+    for (auto& tier : placement) {
+      const std::array<std::optional<Tier>, 5> tiers = {std::nullopt, std::nullopt, Tier::kNvme,
+                                                        Tier::kPinned, Tier::kDevice};
+      tier = tiers.at(static_cast<size_t>(draw(0, 4)));
+    }
+  }
+  MinimumBudgets SmallestWith(const TileSizes& tiles) const {
+    ModelOptions with = options;
+    with.tiles = tiles;
+    return SmallestBudgets(config, with, placement);
+  }
+  TileSizes Within(uint64_t device_bytes, uint64_t pinned_bytes) const {
+    return TilesWithin(config, options, placement, device_bytes, pinned_bytes);
+  }
+};
+
+// Budgets that hold tiles of 1 Mi elements hold the tiles that are chosen for them.
+TEST(TilesWithin, RefuseNoBudgetsThatHoldTilesOf1Mi) {
+  const uint64_t first = test::Seed();
+  int smaller = 0, larger = 0;
+  for (uint64_t seed = first; seed != first + 200; ++seed) {
+    SCOPED_TRACE(test::SeedLine(seed));
+    std::mt19937_64 random(seed);
+    const LargeModel model(random);
+    const TileSizes whole = TilesOf(Describe(model.config), model.options);
+    ASSERT_GT(whole.values, 1 << 20);
+    const MinimumBudgets least = model.SmallestWith({1 << 20, 1 << 20});
+    const MinimumBudgets most = model.SmallestWith(whole);
+    const auto between = [&](uint64_t a, uint64_t b) {
+      return std::uniform_int_distribution<uint64_t>(a, std::max(a, 8 * b))(random);
+    };
+    const uint64_t device = between(least.device_bytes, most.device_bytes);
+    const uint64_t pinned = between(least.pinned_bytes, most.pinned_bytes);
+    const TileSizes tiles = model.Within(device, pinned);
+    EXPECT_GE(tiles.values, 1 << 20);
+    EXPECT_LE(tiles.values, whole.values);
+    EXPECT_LE(tiles.state, std::min(tiles.values, whole.state));
+    const MinimumBudgets chosen = model.SmallestWith(tiles);
+    EXPECT_LE(chosen.device_bytes, device);
+    EXPECT_LE(chosen.pinned_bytes, pinned);
+    (tiles == whole ? larger : smaller) += 1;
+    const MinimumBudgets tight =
+        model.SmallestWith(model.Within(least.device_bytes, least.pinned_bytes));
+    EXPECT_LE(tight.device_bytes, least.device_bytes);
+    EXPECT_LE(tight.pinned_bytes, least.pinned_bytes);
+    EXPECT_EQ(model.Within(kUnlimited, kUnlimited), whole);
+  }
+  EXPECT_GT(smaller, 0);
+  EXPECT_GT(larger, 0);
+}
+
+TEST(TilesWithin, LeaveSmallModelsAsTheyAre) {
+  ModelOptions options;
+  options.sequence = 8;
+  for (const hf::ModelConfig& config : {SmallConfig(), SmolLm2()})
+    EXPECT_EQ(TilesWithin(config, options, {}, 1, 1), TilesOf(Describe(config), options));
 }
 
 TEST(Budgets, OfSmolLm2) {

@@ -21,6 +21,7 @@ TrainState Example() {
   state.applied_updates = 1234567890000;
   state.data_position = 0xFFFFFFFFFFFFFFFF;
   state.total_steps = 400;
+  state.tiles = {.values = 1 << 23, .state = 1 << 22};
   state.loss_scale = {.scale = 0x1.fffffep-20F, .good_steps = 1999};
   state.last_loss = 0.1 + 0.2;
   state.fixed = {{"--seq", "256"}, {"--lr", "0.0001"}, {"--betas", "0.9,0.95"}};
@@ -32,6 +33,26 @@ TEST(TrainState, ReadsBackExactly) {
   const auto parsed = ParseTrainState(SerializeTrainState(Example()));
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(*parsed, Example());
+}
+
+TEST(TrainState, OfAnOlderStoreHasNoTiles) {
+  TrainState state = Example();
+  state.tiles = {};
+  const std::string text = SerializeTrainState(state);
+  EXPECT_EQ(text.find("tiles"), std::string::npos);
+  const auto parsed = ParseTrainState(text);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(*parsed, state);
+}
+
+TEST(TrainState, TilesThatCannotBeAreDataLoss) {
+  for (const TileSizes& tiles :
+       {TileSizes{1, 0}, {0, 1}, {-1, -1}, {1, 2}, {kMostTileElements + 1, 1}}) {
+    TrainState state = Example();
+    state.tiles = tiles;
+    const auto parsed = ParseTrainState(SerializeTrainState(state));
+    EXPECT_TRUE(absl::IsDataLoss(parsed.status())) << tiles.values << " " << tiles.state;
+  }
 }
 
 TEST(TrainState, ALossThatIsNotFiniteComesBackAsNaN) {

@@ -22,6 +22,7 @@
 #include "tests/temp_folder.h"
 #include "tests/trainer/small_model.h"
 #include "tools/trainer/fixed_flags.h"
+#include "tools/trainer/master_weights.h"
 
 namespace spillway::trainer {
 namespace {
@@ -123,6 +124,11 @@ class TrainingRun {
     return trainer->Run(observe, stop);
   }
 
+  // Goes on as another run that finds this one's tensors.
+  void Resume(const TrainerOptions& options, const TrainState& state) {
+    trainer = Create(options, state);
+  }
+
   std::vector<float> Weights() {
     std::vector<float> all;
     for (const Parameter& parameter : trainer->model().parameters()) {
@@ -163,6 +169,33 @@ TEST(Trainer, CommitsOnceAtTheEndUnlessAskedOtherwise) {
   EXPECT_EQ(summary->reason, EndReason::kDone);
   EXPECT_EQ(summary->step, 5);
   EXPECT_THAT(run.engine.committed_steps(), ElementsAre(5));
+}
+
+TEST(Trainer, AResumedRunKeepsTheTilesOfItsStore) {
+  TrainerOptions options = SmallOptions(4);
+  options.model.precision = Precision::kBf16;
+  options.model.gradient_dtype = DType::kBF16;
+  options.model.state_format = StateFormat::kCompact;
+  options.model.tiles = {.values = 250, .state = 60};
+  TrainingRun uncut(options);
+  ASSERT_TRUE(uncut.Go().ok());
+
+  options.stop_after = 2;
+  TrainingRun run(options);
+  ASSERT_TRUE(run.Go().ok());
+  const TrainState state = run.engine.commits.back();
+  EXPECT_EQ(state.tiles, options.model.tiles);
+  const size_t num_tensors = run.engine.specs().size();
+  options.stop_after = 0;
+  options.model.tiles = {};
+  run.Resume(options, state);
+  ASSERT_NE(run.trainer, nullptr);
+  EXPECT_EQ(run.engine.specs().size(), num_tensors) << "tensors of other tiles are other tensors";
+  ASSERT_TRUE(run.Go().ok());
+  EXPECT_EQ(run.engine.commits.back().step, 4);
+  EXPECT_EQ(run.engine.commits.back().tiles, state.tiles);
+  EXPECT_EQ(*HashWeights(&run.engine, run.trainer->model().parameters()),
+            *HashWeights(&uncut.engine, uncut.trainer->model().parameters()));
 }
 
 TEST(Trainer, CommitsEveryFewStepsAndNeverTwiceTheSame) {

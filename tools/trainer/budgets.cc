@@ -95,6 +95,30 @@ MinimumBudgets SmallestBudgets(const hf::ModelConfig& config, const ModelOptions
   return budgets;
 }
 
+TileSizes TilesWithin(const hf::ModelConfig& config, const ModelOptions& options,
+                      const Placement& placement, uint64_t device_bytes, uint64_t pinned_bytes) {
+  constexpr uint64_t kLeases = 4;  // for whose tiles there is room
+  const auto has_room = [&](const MinimumBudgets& least, Tier tier, uint64_t least_bytes,
+                            uint64_t given_bytes) {
+    uint64_t resting = 0;
+    for (size_t role = 0; role < kNumRoles; ++role)
+      if (placement[role] == tier) resting += least.role_bytes[role];
+    return given_bytes >= resting && (given_bytes - resting) / kLeases >= least_bytes - resting;
+  };
+  ModelOptions within = options;
+  TileSizes& tiles = within.tiles;
+  tiles = TilesOf(Describe(config), options);
+  while (tiles.values > kMostOfSmallModels) {
+    const MinimumBudgets least = SmallestBudgets(config, within, placement);
+    if (has_room(least, Tier::kDevice, least.device_bytes, device_bytes) &&
+        has_room(least, Tier::kPinned, least.pinned_bytes, pinned_bytes))
+      break;
+    tiles.values = std::max(tiles.values / 2, kMostOfSmallModels);
+    tiles.state = std::min(tiles.state, tiles.values);
+  }
+  return tiles;
+}
+
 StateBytes ModelStateBytes(const hf::ModelConfig& config, const ModelOptions& options) {
   StateBytes bytes;
   const Description model = Describe(config);

@@ -72,7 +72,7 @@ absl::StatusOr<StateChange> ConvertRun(Engine* engine, const hf::ModelConfig& co
   ModelOptions before = options;
   SPILLWAY_ASSIGN_OR_RETURN(before.state_format, FormatOf(state.fixed));
   const Description model = Describe(config);
-  const TileSizes tiles = TilesOf(model, options);
+  const TileSizes tiles = TilesOfStore(model, state.tiles);
   StateChange change;
   std::vector<ParameterShape> trained = model.parameters;
   std::erase_if(trained,

@@ -29,12 +29,12 @@ absl::StatusOr<StateFormat> FormatOf(const std::vector<FixedFlag>& fixed);
 std::vector<FixedFlag> WithFormat(std::vector<FixedFlag> fixed, StateFormat format);
 
 // Converts the state of the engine's last commit, which `state` describes, into the format of
-// `options`, and commits it with `state` changed accordingly. The engine must have no tensors yet,
-// and its store must have room for both states; afterwards the engine may be used for Stats only.
-// Cancelled if `stop` becomes true, which is checked before each parameter. DataLoss if the commit
-// lacks a tensor. `on_parameter` is called after each parameter with the number of parameters done
-// and of all. After an error the store has the old state, or possibly the new one if the commit
-// itself failed.
+// `options`, keeping its tiles, and commits it with `state` changed accordingly. The engine must
+// have no tensors yet, and its store must have room for both states; afterwards the engine may be
+// used for Stats only. Cancelled if `stop` becomes true, which is checked before each parameter.
+// DataLoss if the commit lacks a tensor. `on_parameter` is called after each parameter with the
+// number of parameters done and of all. After an error the store has the old state, or possibly the
+// new one if the commit itself failed.
 absl::StatusOr<StateChange> ConvertRun(
     Engine* engine, const hf::ModelConfig& config, const ModelOptions& options, TrainState state,
     const std::atomic<bool>& stop, const std::function<void(size_t, size_t)>& on_parameter = {});

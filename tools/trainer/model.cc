@@ -192,11 +192,10 @@ absl::Status CheckOptions(const ModelOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("a step of ", options.accumulate, " micro-batches: at least 1"));
   }
-  constexpr int64_t kMostTile = int64_t{1} << 48;  // elements, so that their bytes can be counted
   for (const int64_t elements : {options.tiles.values, options.tiles.state}) {
-    if (elements >= 0 && elements <= kMostTile) continue;
+    if (elements >= 0 && elements <= kMostTileElements) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("tiles of ", elements, " elements: from 1 to ", kMostTile, ", or 0"));
+        absl::StrCat("tiles of ", elements, " elements: from 1 to ", kMostTileElements, ", or 0"));
   }
   if (options.gradient_dtype != DType::kF32 &&
       options.gradient_dtype != ElementType(options.precision)) {

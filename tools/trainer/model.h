@@ -49,6 +49,7 @@ DType ElementType(Precision precision);
 // their order are the same.
 enum class AccumulationOrder : uint8_t { kMicroBatch, kLayer };
 
+inline constexpr int64_t kMostTileElements = int64_t{1} << 48;  // so that bytes can be counted
 // The most elements of a tile; see TilesOf (parameters.h). 0: by the model.
 struct TileSizes {
   int64_t values = 0;  // of weights and gradients, and with them of activations
@@ -166,6 +167,11 @@ class Model {
 // The functions below are pure, so that budgets can be checked before anything is opened.
 MinimumBudgets SmallestBudgets(const hf::ModelConfig& config, const ModelOptions& options,
                                const Placement& placement = {});
+// The tiles of a new run within these budgets: those of TilesOf, halved until pinned memory and the
+// device have room for the tiles of four leases, so that tiles move while others are in use; but
+// not below 1 Mi elements. So no run is refused whose budgets hold tiles of 1 Mi elements.
+TileSizes TilesWithin(const hf::ModelConfig& config, const ModelOptions& options,
+                      const Placement& placement, uint64_t device_bytes, uint64_t pinned_bytes);
 // Bytes of all engine tensors that a commit holds, and of all transient ones. The room that each
 // takes where it rests counts every tile rounded up to 4 KiB.
 struct StateBytes {

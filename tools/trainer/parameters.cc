@@ -108,6 +108,20 @@ Reader SplitReader(const WeightSource& source, const ParameterShape& parameter,
   return FirstValues(StateFormat::kCompact, weight, tensor, weights);
 }
 
+uint64_t CountParameters(const Description& model) {
+  uint64_t total = 0;
+  for (const ParameterShape& parameter : model.parameters)
+    total += static_cast<uint64_t>(parameter.elements());
+  return total;
+}
+
+// Returns a 128th of the model's parameters, rounded down to a power of two.
+int64_t ShareOf(const Description& model, int64_t most) {
+  constexpr int64_t kLeast = 64 << 10;
+  const uint64_t share = std::bit_floor(CountParameters(model) / 128);
+  return std::clamp(static_cast<int64_t>(share), kLeast, most);
+}
+
 }  // namespace
 
 std::string_view Name(Precision precision) {
@@ -126,30 +140,31 @@ std::vector<ParameterShape> ListParameters(const hf::ModelConfig& config) {
 
 TileSizes TilesOf(const Description& model, const ModelOptions& options) {
   constexpr uint64_t kLarge = uint64_t{1} << 28;  // parameters
-  constexpr uint64_t kLeast = uint64_t{64} << 10;
-  constexpr uint64_t kMost = uint64_t{1} << 20, kMostOfLarge = 16 * kMost, kMostState = 4 * kMost;
-  uint64_t total = 0;
-  for (const ParameterShape& parameter : model.parameters)
-    total += static_cast<uint64_t>(parameter.elements());
   TileSizes tiles = options.tiles;
   if (tiles.values == 0) {
-    tiles.values = static_cast<int64_t>(
-        std::clamp(std::bit_floor(total / 128), kLeast, total < kLarge ? kMost : kMostOfLarge));
+    const bool is_large = CountParameters(model) >= kLarge;
+    tiles.values = ShareOf(model, is_large ? 16 * kMostOfSmallModels : kMostOfSmallModels);
   }
-  if (tiles.state == 0) tiles.state = static_cast<int64_t>(kMostState);
+  if (tiles.state == 0) tiles.state = 4 * kMostOfSmallModels;
   tiles.state = std::min(tiles.state, tiles.values);
   return tiles;
 }
 
+TileSizes TilesOfStore(const Description& model, const TileSizes& stored) {
+  if (stored.values > 0) return stored;
+  const int64_t both = ShareOf(model, kMostOfSmallModels);
+  return {both, both};
+}
+
 int64_t TileRows(int64_t rows, int64_t width, int64_t tile_elements) {
-  constexpr int64_t kMultiple = 32;
+  const int64_t multiple = tile_elements > kMostOfSmallModels ? 8 : 32;
   const int64_t most = std::max<int64_t>(1, tile_elements / width);
   if (rows <= most) return rows;
   const int64_t tiles = (rows + most - 1) / most;
   const int64_t even = (rows + tiles - 1) / tiles;
-  const int64_t rounded = (even + kMultiple - 1) / kMultiple * kMultiple;
+  const int64_t rounded = (even + multiple - 1) / multiple * multiple;
   if (rounded <= most) return rounded;
-  return most < kMultiple ? even : most / kMultiple * kMultiple;
+  return most < multiple ? even : most / multiple * multiple;
 }
 
 int64_t WeightTileRows(int64_t rows, int64_t width, const TileSizes& tiles) {

@@ -35,8 +35,14 @@ std::vector<ParameterShape> ListParameters(const hf::ModelConfig& config);
 // each product rounded to fp32 before it is added, and BLAS rounds products of other sizes
 // differently.
 TileSizes TilesOf(const Description& model, const ModelOptions& options);
+// The most elements of a tile of a model below 2^28 parameters.
+inline constexpr int64_t kMostOfSmallModels = 1 << 20;
+// The tiles of a store's run: TrainState::tiles, or if a store is older than that field, those that
+// all runs had then: as above, but at most 1 Mi elements for every model.
+TileSizes TilesOfStore(const Description& model, const TileSizes& stored);
 // Rows per tile of a tensor [rows, width]: even shares, in multiples of 32 rows unless a tile holds
-// fewer. A tensor that fits in one tile gets one.
+// fewer, or of 8 rows if a tile may have more than 1 Mi elements. A tensor that fits in one tile
+// gets one.
 int64_t TileRows(int64_t rows, int64_t width, int64_t tile_elements);
 // Rows per tile of a weight [rows, width] and of its gradient: even shares, in multiples of the
 // rows of a tile of its state, which are TileRows(rows, width, tiles.state). So a tile of state

@@ -38,6 +38,8 @@ TrainState FromJson(const Json& json) {
   const Json& loss = json.at("last_loss");
   state.last_loss = loss.is_null() ? std::numeric_limits<double>::quiet_NaN() : loss.get<double>();
   state.total_steps = json.value("total_steps", int64_t{0});
+  if (const auto tiles = json.find("tiles"); tiles != json.end())
+    state.tiles = {tiles->at("values").get<int64_t>(), tiles->at("state").get<int64_t>()};
   for (const auto& [flag, value] : json.at("fixed").items()) {
     state.fixed.emplace_back(flag, value.get<std::string>());
   }
@@ -50,7 +52,7 @@ TrainState FromJson(const Json& json) {
 std::string SerializeTrainState(const TrainState& state) {
   Json fixed = Json::object();
   for (const auto& [flag, value] : state.fixed) fixed[flag] = value;
-  const Json json = {
+  Json json = {
       {"v", kVersion},
       {"step", state.step},
       {"applied_updates", state.applied_updates},
@@ -62,6 +64,8 @@ std::string SerializeTrainState(const TrainState& state) {
       {"fixed", fixed},
       {"config_json", state.config_json},
   };
+  if (state.tiles != TileSizes())
+    json["tiles"] = {{"values", state.tiles.values}, {"state", state.tiles.state}};
   // A commit must not fail because config.json has text that is not valid UTF-8.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -83,6 +87,11 @@ absl::StatusOr<TrainState> ParseTrainState(std::string_view text) {
     if (state.step < 0 || state.applied_updates < 0 || state.applied_updates > state.step ||
         !(state.loss_scale.scale > 0)) {
       return Malformed("a counter or the loss scale is out of range");
+    }
+    const TileSizes& tiles = state.tiles;
+    if (tiles != TileSizes() &&
+        (tiles.state < 1 || tiles.values < tiles.state || tiles.values > kMostTileElements)) {
+      return Malformed("the size of its tiles is out of range");
     }
     return state;
   } catch (const Json::exception& error) {

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tools/trainer/loss_scaler.h"
+#include "tools/trainer/model.h"
 
 namespace spillway::trainer {
 
@@ -29,6 +30,7 @@ struct TrainState {
   LossScalerState loss_scale;
   double last_loss = 0;  // of the last step; for the summary of a run that has nothing left to do
   int64_t total_steps = 0;  // the schedule's; 0: the store is older than this field
+  TileSizes tiles;          // of the tensors; zeros: the store is older than this field
   std::vector<FixedFlag> fixed;
   std::string config_json;  // the model's config.json, so that a store is self-contained
 

@@ -24,6 +24,7 @@
 #include "tools/trainer/evaluation.h"
 #include "tools/trainer/fixed_flags.h"
 #include "tools/trainer/flops.h"
+#include "tools/trainer/parameters.h"
 #include "tools/trainer/updates.h"
 
 namespace spillway::trainer {
@@ -110,6 +111,8 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
   std::unique_ptr<Trainer> trainer(new Trainer(engine, options, train_data, valid_data));
   ModelOptions model_options = options.model;
   model_options.is_resumed = state.has_value();
+  const Description model = Describe(config);
+  model_options.tiles = state ? TilesOfStore(model, state->tiles) : TilesOf(model, options.model);
   SPILLWAY_ASSIGN_OR_RETURN(trainer->model_,
                             Model::Create(engine, pool, config, model_options, source));
   SPILLWAY_RETURN_IF_ERROR(trainer->CreateOptimizer(pool));
@@ -125,6 +128,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
     trainer->state_.config_json = config.json;
   }
   trainer->state_.total_steps = options.schedule.total_steps;
+  trainer->state_.tiles = model_options.tiles;
   return trainer;
 }
 

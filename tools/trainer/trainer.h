@@ -87,8 +87,8 @@ class Trainer {
   // run.
   using Observer = std::function<absl::Status(const StepRecord&)>;
 
-  // `state` is the state in the engine's last commit. Without it a new run begins, with weights
-  // from `source`. `valid_data` may be null if nothing is evaluated.
+  // `state` is the state in the engine's last commit, whose tiles the run keeps. Without it a new
+  // run begins, with weights from `source`. `valid_data` may be null if nothing is evaluated.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(
       Engine* engine, ThreadPool* pool, const hf::ModelConfig& config,
       const TrainerOptions& options, const TokenData* train_data, const TokenData* valid_data,

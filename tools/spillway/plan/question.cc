@@ -214,6 +214,9 @@ absl::StatusOr<Question> ReadQuestion(QuestionFlags flags) {
   if (tiles > kManyTiles)
     absl::FPrintF(stderr, "note: %.3g tiles of weights take minutes and gigabytes\n", tiles);
   SPILLWAY_RETURN_IF_ERROR(CheckPatterns(given.groups, question.config));
+  question.options.tiles =
+      trainer::TilesWithin(question.config, question.options, question.placement,
+                           question.device_bytes(), question.pinned_bytes());
   if (flags.tokens) SPILLWAY_RETURN_IF_ERROR(DivideTokens(*flags.tokens, has_batch, &question));
   question.tokens =
       question.options.sequence * question.options.micro_batch * question.options.accumulate;

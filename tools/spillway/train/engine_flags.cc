@@ -131,14 +131,39 @@ StorePlace PlaceOf(const EngineFlags& flags) {
   return {flags.store, flags.store_bytes, flags.pinned_bytes, flags.page_bytes};
 }
 
-absl::Status CheckRoom(const EngineFlags& flags, const hf::ModelConfig& config,
-                       const trainer::ModelOptions& options, const StoreNeed& need) {
+absl::StatusOr<trainer::TileSizes> TilesFor(const EngineFlags& flags, const hf::ModelConfig& config,
+                                            const trainer::ModelOptions& options) {
   SPILLWAY_ASSIGN_OR_RETURN(const Placement placement, PlacementOf(flags.placement));
+  return trainer::TilesWithin(config, options, placement, flags.device_bytes, flags.pinned_bytes);
+}
+
+namespace {
+
+absl::Status CheckBudgets(const EngineFlags& flags, const hf::ModelConfig& config,
+                          const trainer::ModelOptions& options, const Placement& placement) {
   const trainer::MinimumBudgets smallest = trainer::SmallestBudgets(config, options, placement);
   SPILLWAY_RETURN_IF_ERROR(CheckBudget("--device-bytes", flags.device_bytes, smallest.device_bytes,
                                        ListResting(smallest, placement, Tier::kDevice)));
-  SPILLWAY_RETURN_IF_ERROR(CheckBudget("--pinned-bytes", flags.pinned_bytes, smallest.pinned_bytes,
-                                       ListResting(smallest, placement, Tier::kPinned)));
+  return CheckBudget("--pinned-bytes", flags.pinned_bytes, smallest.pinned_bytes,
+                     ListResting(smallest, placement, Tier::kPinned));
+}
+
+}  // namespace
+
+absl::Status CheckRoom(const EngineFlags& flags, const hf::ModelConfig& config,
+                       const trainer::ModelOptions& options, const StoreNeed& need) {
+  SPILLWAY_ASSIGN_OR_RETURN(const Placement placement, PlacementOf(flags.placement));
+  const absl::Status budgets = CheckBudgets(flags, config, options, placement);
+  if (!budgets.ok()) {
+    trainer::ModelOptions smaller = options;
+    SPILLWAY_ASSIGN_OR_RETURN(smaller.tiles, TilesFor(flags, config, options));
+    if (smaller.tiles == options.tiles || !CheckBudgets(flags, config, smaller, placement).ok())
+      return budgets;
+    return UsageError(absl::StrFormat(
+        "%s. A new run would take smaller tiles, but this store's have up to %d elements, which a "
+        "resumed run keeps",
+        std::string(budgets.message()), options.tiles.values));
+  }
   if (!flags.store.empty()) return CheckStoreRoom(PlaceOf(flags), need);
   const uint64_t all = need.state.committed_room + need.state.transient_room;
   if (flags.pinned_bytes >= all) return absl::OkStatus();

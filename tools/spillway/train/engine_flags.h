@@ -53,6 +53,10 @@ absl::Status CheckEngineFlags(const EngineFlags& flags);
 // Returns the folders and limits of the store that the flags give.
 StorePlace PlaceOf(const EngineFlags& flags);
 
+// The tiles of a new run within the budgets. UsageError: the placement is not one.
+absl::StatusOr<trainer::TileSizes> TilesFor(const EngineFlags& flags, const hf::ModelConfig& config,
+                                            const trainer::ModelOptions& options);
+
 // Checks the budgets. UsageError if a budget cannot hold the tiles that are leased together beside
 // those that are placed there, or if --store-bytes, or --pinned-bytes without a store, cannot hold
 // the state. The message names the smallest budget that works. If the store's file systems have too

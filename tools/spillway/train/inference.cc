@@ -64,6 +64,7 @@ absl::StatusOr<InferenceModel> LoadForInference(const InferenceFlags& flags,
   SPILLWAY_ASSIGN_OR_RETURN(options.sequence, SequenceFor(flags.sequence, config));
   SPILLWAY_ASSIGN_OR_RETURN(const trainer::WeightSource source,
                             trainer::OpenFolderWeights(flags.model, config));
+  SPILLWAY_ASSIGN_OR_RETURN(options.tiles, TilesFor(flags.engine, config, options));
   const StoreNeed need = {.state = trainer::ModelStateBytes(config, options)};
   SPILLWAY_RETURN_IF_ERROR(CheckRoom(flags.engine, config, options, need));
 

@@ -126,6 +126,17 @@ std::optional<std::string> LastUserState(const TrainFlags& flags) {
   return (*commit)->user_state;
 }
 
+// Returns the tiles of the run: those of the store that it resumes, or of a new run those that the
+// budgets have room for.
+absl::StatusOr<trainer::TileSizes> ChooseTiles(const TrainFlags& flags,
+                                               const hf::ModelConfig& config) {
+  if (const std::optional<std::string> last = LastUserState(flags)) {
+    const auto state = trainer::ParseTrainState(*last);  // LoadState reports an error
+    if (state.ok()) return trainer::TilesOfStore(trainer::Describe(config), state->tiles);
+  }
+  return TilesFor(flags.engine, config, flags.trainer.model);
+}
+
 // Checks the values of the weights with which a run begins, before the store is touched. A run that
 // resumes a commit has its weights there.
 absl::Status CheckWeights(const TrainFlags& flags, const Inputs& inputs) {
@@ -469,6 +480,7 @@ absl::Status RunTrain(TrainFlags flags) {
   // of the first step.
   std::atomic<bool>& commit_now = CatchCommitRequests();
   SPILLWAY_ASSIGN_OR_RETURN(const Inputs inputs, ReadInputs(flags));
+  SPILLWAY_ASSIGN_OR_RETURN(flags.trainer.model.tiles, ChooseTiles(flags, inputs.config));
   const auto accumulation = ChooseAccumulation(inputs.config, &flags);
   const StorePlace place = PlaceOf(flags.engine);
   const StoreNeed need = NeedOf(flags, inputs.config);
