@@ -20,6 +20,10 @@ using plan::TraceEvent;
 
 namespace {
 
+Traffic Difference(const Traffic& after, const Traffic& before) {
+  return {after.read_bytes - before.read_bytes, after.written_bytes - before.written_bytes};
+}
+
 engine::PagerOptions PagerOptionsOf(const SimulationOptions& options) {
   engine::PagerOptions paging;
   paging.device_bytes = options.budgets.device_bytes;
@@ -74,8 +78,7 @@ absl::StatusOr<plan::LinkBytes> VirtualEngine::Plan(std::vector<TraceEvent> even
 }
 
 absl::StatusOr<StepResult> VirtualEngine::Step(const std::vector<TraceEvent>& events) {
-  step_ = {};
-  const double begin = now_;
+  step_ = {.begin_seconds = now_};
   for (const TraceEvent& event : events) {
     step_.compute_seconds += event.seconds_before;
     SPILLWAY_RETURN_IF_ERROR(RunUntil(now_ + event.seconds_before));
@@ -93,7 +96,7 @@ absl::StatusOr<StepResult> VirtualEngine::Step(const std::vector<TraceEvent>& ev
   }
   pager_.plan().EndStep();
   SPILLWAY_RETURN_IF_ERROR(Pump());
-  step_.seconds = now_ - begin;
+  step_.seconds = now_ - step_.begin_seconds;
   return step_;
 }
 
@@ -168,6 +171,7 @@ absl::Status VirtualEngine::Pump() {
         if (plan::HasLink(action.transfer)) {
           const uint64_t size_bytes = pager_.pages()[action.tile].size_bytes();
           step_.bytes[action.transfer] += size_bytes;
+          CountState(action, size_bytes);
           span = links_.Carry(action.transfer, size_bytes, now_);
         }
         if (recorder_ != nullptr) queue_.push({span.begin, ++order_, /*begins=*/true, action});
@@ -189,30 +193,45 @@ void VirtualEngine::Record() {
   }
 }
 
+void VirtualEngine::CountState(const Action& action, uint64_t size_bytes) {
+  const Role role = pager_.pages()[action.tile].tile->role;
+  if (role != Role::kMasterWeight && role != Role::kMoment) return;
+  if (action.transfer == plan::Transfer::kRead) step_.state.read_bytes += size_bytes;
+  if (action.transfer == plan::Transfer::kWrite) step_.state.written_bytes += size_bytes;
+}
+
 Timeline VirtualEngine::TakeTimeline() {
-  return recorder_ == nullptr ? Timeline() : recorder_->Take(NowNs());
+  if (recorder_ == nullptr) return {};
+  Timeline timeline = recorder_->Take(NowNs());
+  timeline.nvme = Difference(stats().nvme, std::exchange(recorded_nvme_, stats().nvme));
+  timeline.pinned = Difference(stats().pinned, std::exchange(recorded_pinned_, stats().pinned));
+  return timeline;
 }
 
 absl::StatusOr<RepeatedStep> SimulateStep(const plan::Trace& trace,
-                                          const SimulationOptions& options) {
+                                          const SimulationOptions& options,
+                                          const std::function<void(const StepResult&)>& observe) {
   SPILLWAY_ASSIGN_OR_RETURN(const auto engine, VirtualEngine::Open(trace.tiles, options));
   RepeatedStep result;
   // The first step records itself, as in an engine. Its plan needs to know which tiles have bytes.
-  for (; result.steps < options.most_steps; ++result.steps) {
-    (void)engine->TakeTimeline();
+  while (result.steps < options.most_steps) {
+    const bool is_first = result.steps == 0;
+    if (result.steps < 2 || !observe) (void)engine->TakeTimeline();
     const StepResult before = result.step;
     SPILLWAY_ASSIGN_OR_RETURN(result.step, engine->Step(trace.events));
-    const bool repeats = result.steps > 1 && result.step.bytes == before.bytes &&
-                         std::abs(result.step.seconds - before.seconds) <= before.seconds / 1000;
-    if (repeats) break;
-    if (result.steps > 0 || !options.plans_steps) continue;
+    ++result.steps;
+    if (!is_first && observe) observe(result.step);
+    result.repeats = result.steps > 2 && result.step.bytes == before.bytes &&
+                     std::abs(result.step.seconds - before.seconds) <= before.seconds / 1000;
+    if (result.repeats && options.ends_early) break;
+    if (!is_first || !options.plans_steps) continue;
     const absl::StatusOr<plan::LinkBytes> planned = engine->Plan(trace.events);
     if (planned.ok()) result.planned_bytes = *planned;
     if (!planned.ok() && !absl::IsResourceExhausted(planned.status())) return planned.status();
     result.not_planned = std::string(planned.status().message());
   }
-  result.steps = std::min(result.steps + 1, options.most_steps);
   result.timeline = engine->TakeTimeline();
+  result.stats = engine->stats();
   return result;
 }
 

@@ -8,6 +8,7 @@
 #define SPILLWAY_SIMULATION_VIRTUAL_ENGINE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <queue>
 #include <string>
@@ -31,19 +32,22 @@ struct SimulationOptions {
   plan::PlanOptions budgets;
   Placement placement = {};
   Machine machine;
-  bool plans_steps = true;  // if false, everything is served on demand
-  int most_steps = 8;
+  bool plans_steps = true;       // if false, everything is served on demand
+  int most_steps = 8;            // that SimulateStep executes, the first one included
+  bool ends_early = true;        // SimulateStep ends once a step repeats
   uint64_t timeline_events = 0;  // the newest events that TakeTimeline returns; 0: none is recorded
 };
 
 // What a step took.
 struct StepResult {
+  double begin_seconds = 0;  // since the engine's start
   double seconds = 0;
   double compute_seconds = 0;  // of the trace's events
   double stall_seconds = 0;    // in which the caller waited for a lease
   uint64_t leases = 0;
   uint64_t waits = 0;  // leases that were not granted at once
   plan::LinkBytes bytes;
+  Traffic state;  // of what NVMe moved, optimizer state
 };
 
 // Not thread-safe.
@@ -89,6 +93,7 @@ class VirtualEngine {
   absl::Status RunUntil(double then);
   absl::Status Next();
   absl::Status Pump();
+  void CountState(const engine::Action& action, uint64_t size_bytes);
   void Record();
   int64_t NowNs() const { return static_cast<int64_t>(now_ * 1e9); }
 
@@ -102,20 +107,26 @@ class VirtualEngine {
   engine::Ticket ticket_ = engine::kNoTicket;
   bool is_granted_ = false, runs_again_ = false;
   StepResult step_;
+  Traffic recorded_nvme_, recorded_pinned_;  // when the timeline was taken last
 };
 
 struct RepeatedStep {
   StepResult step;
   int steps = 0;                  // executed
+  bool repeats = false;           // the last step is as the one before
   std::string not_planned;        // why the step could not be planned; empty if it was
   plan::LinkBytes planned_bytes;  // of the plan
-  Timeline timeline;              // of the last step
+  EngineStats stats;              // of all steps
+  Timeline timeline;              // of the last step, or with `observe` of all that it was told
 };
 
 // Executes a step until it repeats: it moves the bytes of the step before, and takes its seconds to
-// a thousandth. Gives up after `most_steps`, and returns the last one. Errors of VirtualEngine.
-absl::StatusOr<RepeatedStep> SimulateStep(const plan::Trace& trace,
-                                          const SimulationOptions& options);
+// a thousandth. Gives up after `most_steps`, and returns the last one. The first step is served on
+// demand, as in an engine, which then makes its plan; `observe`, if there is one, is called after
+// each step that follows. Errors of VirtualEngine.
+absl::StatusOr<RepeatedStep> SimulateStep(
+    const plan::Trace& trace, const SimulationOptions& options,
+    const std::function<void(const StepResult&)>& observe = nullptr);
 
 }  // namespace spillway::simulation
 

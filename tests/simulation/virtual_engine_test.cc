@@ -152,6 +152,23 @@ TEST(VirtualEngine, ALeaseThatDoesNotFitIsResourceExhausted) {
   EXPECT_TRUE(absl::IsResourceExhausted(resting.status())) << resting.status();
 }
 
+TEST(VirtualEngine, AnObserverIsToldOfEachStepAfterTheFirst) {
+  SimulationOptions options = Within(16 << 20, 96 << 20);
+  options.most_steps = 5;
+  options.ends_early = false;
+  std::vector<StepResult> steps;
+  const auto simulated = SimulateStep(plan::StepTrace(plan::ModelShape()), options,
+                                      [&](const StepResult& step) { steps.push_back(step); });
+  ASSERT_TRUE(simulated.ok()) << simulated.status();
+  ASSERT_EQ(steps.size(), 4U);
+  EXPECT_TRUE(simulated->repeats);
+  for (size_t i = 1; i < steps.size(); ++i) {
+    EXPECT_DOUBLE_EQ(steps[i].begin_seconds, steps[i - 1].begin_seconds + steps[i - 1].seconds);
+    EXPECT_LE(steps[i].state.read_bytes, steps[i].bytes[plan::Transfer::kRead]);
+  }
+  EXPECT_EQ(steps.back().bytes, simulated->planned_bytes);
+}
+
 TEST(VirtualEngine, AMachineThatCannotBeIsRefused) {
   SimulationOptions options = Within(16 << 20, 96 << 20);
   options.machine.drives.clear();

@@ -3,6 +3,7 @@
 // `spillway simulate`: answers for machines and models that are not here, and what it refuses.
 
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -54,11 +55,45 @@ TEST(Simulate, MoreMemoryMovesLess) {
   EXPECT_LE(more["step_seconds"], less["step_seconds"]);
 }
 
+TEST(Simulate, TheLogAndTheTraceOpenInTheReport) {
+  const TempFolder folder;
+  const std::string log = folder / "log.jsonl", trace = folder / "trace.json";
+  const Arguments question = Small(
+      {"--steps", "3", "--log-json", log, "--trace", trace, "--jitter", "0.1", "--seed", "5"});
+  const Ended ended = RunCommand(question);
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const std::vector<Json> lines = ReadLog(log);
+  ASSERT_EQ(lines.size(), 3U);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    EXPECT_EQ(lines[i]["step"], i + 1);
+    EXPECT_TRUE(lines[i]["loss"].is_null());
+    EXPECT_GE(lines[i]["seconds"].get<double>() * (1 + 1e-9),
+              lines[i]["time_bound_s"].get<double>());
+    EXPECT_GE(lines[i]["read_bytes"]["nvme"], lines[i]["state_read_bytes"]);
+    EXPECT_GT(lines[i]["state_written_bytes"], 0);
+  }
+  EXPECT_EQ(lines[2]["plan_moved_bytes"], lines[2]["planned_bytes"]);
+  EXPECT_EQ(lines[2]["seconds"], ended.json()["step_seconds"]);
+  EXPECT_THAT(ReadFile(trace), HasSubstr("model.layers.21.mlp.down_proj.weight"));
+
+  const Ended report = RunCommand({"report", log, trace, "--out", folder / "report.html"});
+  ASSERT_EQ(report.exit_code, 0) << report.err;
+  EXPECT_THAT(ReadFile(folder / "report.html"), HasSubstr("model.layers.21.mlp.down_proj.weight"));
+
+  const std::string first_log = ReadFile(log), first_trace = ReadFile(trace);
+  const Ended refused = RunCommand(question);
+  EXPECT_EQ(refused.exit_code, 2) << "they may be those of a real run";
+  EXPECT_THAT(refused.err, HasSubstr("--force"));
+  ASSERT_EQ(RunCommand(question + Arguments{"--force"}).exit_code, 0);
+  EXPECT_EQ(ReadFile(log), first_log) << "a seed gives the same bytes";
+  EXPECT_EQ(ReadFile(trace), first_trace);
+}
+
 TEST(Simulate, DoesNotFitIsAnAnswer) {
   const Ended ended = RunCommand({"simulate", "--model", "70B", "--gpu", "rtx4090", "--dram",
                                   "64GB", "--nvme", "7GB/s:500GB", "--seq", "512"});
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
-  EXPECT_THAT(ended.out, HasSubstr("TOO LITTLE"));
+  EXPECT_THAT(ended.out, HasSubstr("lacks"));
   EXPECT_THAT(ended.out, HasSubstr("does not fit"));
 }
 

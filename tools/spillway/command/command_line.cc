@@ -161,14 +161,16 @@ absl::Status ParseCommandLine(const std::vector<std::string>& given, Run* run) {
   AddSnapshotCommand(&app, run);
   AddTrimCommand(&app, run);
   AddRemoveCommand(&app, run);
+  AddPlanCommand(&app, run);
   AddSimulateCommand(&app, run);
   AddBenchCommand(&app, run);
   AddDoctorCommand(&app, run);
   AddCompletionCommand(&app, run);
   AddManCommand(&app, run);
   FlagSources sources;
-  for (const char* name : {"train", "eval", "generate", "simulate"})
-    sources.Offer(app.get_subcommand(name));
+  for (const char* name : {"train", "eval", "generate"}) sources.Offer(app.get_subcommand(name));
+  for (const char* name : {"plan", "simulate"})
+    sources.Offer(app.get_subcommand(name), app.get_subcommand("train"));
   // Arguments that are left over are reported below, with what was probably meant.
   AllowExtras(&app);
   SPILLWAY_ASSIGN_OR_RETURN(std::vector<std::string> words, ResolveDoubleDash(app, given));

@@ -162,8 +162,17 @@ absl::StatusOr<std::string> ValueOf(const CLI::Option& option, const ConfigEntry
   return absl::StrJoin(entry.values, ",");
 }
 
+// Whether the entry sets a flag that `other` alone has.
+bool IsOfOther(const CLI::App& command, const CLI::App* other, const ConfigEntry& entry) {
+  const std::string name = "--" + entry.key;
+  if (other == nullptr || command.get_option_no_throw(name) != nullptr) return false;
+  const CLI::Option* const option = other->get_option_no_throw(name);
+  return option != nullptr && MayComeFromElsewhere(*option);
+}
+
 // Returns the values of a file's flags by name, "--seq".
 absl::StatusOr<std::map<std::string, std::string>> ReadConfig(const CLI::App& command,
+                                                              const CLI::App* other,
                                                               const std::string& path) {
   const std::string about = absl::StrCat("--config ", Readable(path));
   const absl::StatusOr<std::string> text = ReadSmallFile(path);
@@ -172,6 +181,7 @@ absl::StatusOr<std::map<std::string, std::string>> ReadConfig(const CLI::App& co
   if (!entries.ok()) return UsageError(absl::StrCat(about, " ", entries.status().message()));
   std::map<std::string, std::string> file;
   for (const ConfigEntry& entry : *entries) {
+    if (IsOfOther(command, other, entry)) continue;
     absl::StatusOr<const CLI::Option*> option = FlagOf(command, entry);
     const absl::StatusOr<std::string> value =
         option.ok() ? ValueOf(**option, entry) : option.status();
@@ -315,25 +325,28 @@ std::vector<std::string> WarningsOf(const CLI::App& app, const CLI::App& command
 
 }  // namespace
 
-void FlagSources::Offer(CLI::App* command) {
-  command->add_option("--config", "Flags from this TOML file, as --print-config writes it")
-      ->type_name("FILE");
+void FlagSources::Offer(CLI::App* command, const CLI::App* other) {
+  const std::string help = absl::StrCat(
+      "Flags from this TOML file, as --print-config writes it",
+      other == nullptr ? "" : absl::StrCat("; one of ", other->get_name(), " will do"));
+  command->add_option("--config")->description(help)->type_name("FILE");
   command->add_flag_callback(
       "--print-config", [] {},
       "Print all flags as such a file, and where each came from, and do nothing. "
       "Flags come from the command line, else from the environment (SPILLWAY_SEQ for "
       "--seq), else from --config, else they are defaults");
-  offered_.push_back(command);
+  offered_[command] = other;
 }
 
 absl::StatusOr<std::vector<std::string>> FlagSources::Complete(const CLI::App& app,
                                                                std::vector<std::string> words) {
   if (words.empty()) return words;
-  const auto offered = std::find_if(offered_.begin(), offered_.end(), [&](const CLI::App* each) {
-    return each->get_parent() == &app && each->get_name() == words.front();
+  const auto offered = std::find_if(offered_.begin(), offered_.end(), [&](const auto& each) {
+    return each.first->get_parent() == &app && each.first->get_name() == words.front();
   });
   if (offered == offered_.end()) return words;
-  const CLI::App& command = **offered;
+  const auto& [chosen, other] = *offered;
+  const CLI::App& command = *chosen;
   const Values given = FlagsIn(command, words);
   // Help is printed whatever else is wrong with the flags.
   if (given.contains("--help")) return std::vector<std::string>{words.front(), "--help"};
@@ -342,7 +355,7 @@ absl::StatusOr<std::vector<std::string>> FlagSources::Complete(const CLI::App& a
   std::string from_file;
   if (const auto path = given.find("--config"); path != given.end()) {
     from_file = absl::StrCat("from ", Readable(path->second));
-    SPILLWAY_ASSIGN_OR_RETURN(file, ReadConfig(command, path->second));
+    SPILLWAY_ASSIGN_OR_RETURN(file, ReadConfig(command, other, path->second));
   }
   std::vector<std::string> added;
   Values earlier = given;

@@ -26,8 +26,9 @@ namespace spillway::command {
 class FlagSources {
  public:
   // Gives the command --config and --print-config. Only for commands that may safely take flags
-  // from an environment: none that removes or repairs.
-  void Offer(CLI::App* command);
+  // from an environment: none that removes or repairs. A file may have flags of `other`, too, which
+  // this command does not have: they change nothing.
+  void Offer(CLI::App* command, const CLI::App* other = nullptr);
 
   // `words` are those after the program's name. Returns them with the words that the environment
   // and the file add, or only the command and --help if help is requested. UsageError if the file
@@ -51,7 +52,7 @@ class FlagSources {
   absl::StatusOr<std::string> Print(const CLI::App& command) const;
 
  private:
-  std::vector<const CLI::App*> offered_;
+  std::map<const CLI::App*, const CLI::App*> offered_;  // with the other command, or null
   // The source, in words, of each flag ("--seq") that is not from the command line.
   std::map<std::string, std::string> source_;
   std::vector<std::string> warnings_;

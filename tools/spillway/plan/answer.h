@@ -1,55 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What `spillway plan` and `spillway simulate` answer: whether a step fits, and what it takes.
+// What `spillway plan` and `spillway simulate` answer, as data, and how it is shown. Each figure is
+// computed in one place: fit.h, step_cost.h, fit_advice.h and outlook.h.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_PLAN_ANSWER_H_
 #define SPILLWAY_TOOLS_SPILLWAY_PLAN_ANSWER_H_
 
-#include <array>
-#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "nlohmann/json_fwd.hpp"
-#include "spillway/types.h"
-#include "src/simulation/virtual_engine.h"
+#include "tools/spillway/plan/fit.h"
+#include "tools/spillway/plan/fit_advice.h"
+#include "tools/spillway/plan/outlook.h"
 #include "tools/spillway/plan/question.h"
+#include "tools/spillway/plan/step_cost.h"
 
 namespace spillway::command {
 
-// What a tier must hold, and what it has room for.
-struct TierNeed {
-  uint64_t needed = 0;
-  uint64_t room = 0;                           // 0: not limited
-  std::array<uint64_t, kNumRoles> roles = {};  // of `needed`, what rests there
-
-  bool fits() const { return room == 0 || needed <= room; }
-};
-
 struct Answer {
-  std::array<TierNeed, kNumTiers> tiers;
-  uint64_t workspace_bytes = 0;  // of the device, beside its tiles
-  uint64_t commit_bytes = 0;     // of NVMe's `needed`: the copy that a commit keeps
-  uint64_t num_tiles = 0;
-  // If it fits:
-  simulation::RepeatedStep simulated;
-  double flops = 0;                         // of products and attention in a step
-  double model_flops = 0;                   // without those that are computed again
-  double walk_seconds = 0;                  // forward and backward, if nothing waited
-  double update_seconds = 0;                // the update, if nothing waited
-  double bound_seconds = 0;                 // what no schedule within the budgets can beat
-  std::array<double, 4> link_seconds = {};  // by Transfer: if nothing else bound
-
-  bool fits() const;
+  Fit fit;
+  std::optional<StepCost> cost;  // if it fits, of a model whose computation is known
 };
 
-absl::StatusOr<Answer> AnswerQuestion(const Question& question, uint64_t timeline_events = 0);
+// What a plan is asked beside the question.
+struct PlanWishes {
+  double train_tokens = 1e9;
+  double endurance_bytes = 0;  // of a drive; 0: not given
+};
 
-// What binds the step: "computing", "the update", "NVMe reads", ... whichever takes longest alone.
-std::string_view WhatBinds(const Answer& answer);
+struct PlanAnswer : Answer {
+  FitAdvice advice;  // if it does not fit
+  LargestModel largest;
+  std::vector<MoreOfOne> more;  // if there is a cost
+};
+
+// Answers with the model's own tiles, or at once with larger ones.
+absl::StatusOr<Answer> AnswerBySimulation(const Question& question, const Execution& execution);
+absl::StatusOr<PlanAnswer> AnswerAtOnce(const Question& question);
+
+// The `train` command of the recipe, with the budgets of the machine.
+std::string TrainCommandOf(const Question& question);
+
+// What Spillway's trainer computes today of the model and on the device; a sentence each.
+std::vector<std::string> WhatTrainsToday(const Question& question);
+
 std::string ToText(const Question& question, const Answer& answer);
+std::string ToText(const Question& question, const PlanWishes& wishes, const PlanAnswer& answer);
 nlohmann::ordered_json ToJson(const Question& question, const Answer& answer);
+nlohmann::ordered_json ToJson(const Question& question, const PlanWishes& wishes,
+                              const PlanAnswer& answer);
 
 }  // namespace spillway::command
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Computes nothing, and counts what a device would: each operation takes the time of its
-// arithmetic at the device's rate, or of its bytes at its memory's rate, whichever is longer.
+// arithmetic at the device's rate, or of its bytes at its memory's rate, whichever is longer. An
+// operation on a tile that is larger than the model's own passes over its operands as often as
+// those of the model's tiles would.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_PLAN_COUNTING_COMPUTE_H_
 #define SPILLWAY_TOOLS_SPILLWAY_PLAN_COUNTING_COMPUTE_H_
@@ -18,9 +20,13 @@ namespace spillway::command {
 
 class CountingCompute final : public trainer::DryCompute {
  public:
-  explicit CountingCompute(const ComputeRates& rates) : rates_(rates) {}
+  // `tile_elements`: the most elements of the model's own tiles.
+  explicit CountingCompute(const ComputeRates& rates, int64_t tile_elements = INT64_MAX)
+      : rates_(rates), tile_elements_(static_cast<double>(tile_elements)) {}
 
-  double seconds() const { return seconds_; }
+  double seconds() const { return forward_seconds_ + backward_seconds_; }
+  double forward_seconds() const { return forward_seconds_; }
+  double backward_seconds() const { return backward_seconds_; }
   double flops() const { return flops_; }  // of products and attention
   uint64_t scratch_bytes() const override { return scratch_bytes_; }
 
@@ -60,13 +66,16 @@ class CountingCompute final : public trainer::DryCompute {
   }
   void Multiply(const trainer::Product& product, Lease lease) override {
     Compute(2.0 * static_cast<double>(product.a.rows) * static_cast<double>(product.w.elements()),
-            product.w.rounded, Bytes(product.a) + Bytes(product.w) + Bytes(product.c));
+            product.w.rounded,
+            Passes(product.w) * Bytes(product.a) + Bytes(product.w) + Bytes(product.c));
     DryCompute::Multiply(product, std::move(lease));
   }
   void MultiplyGradient(const trainer::ProductGradient& product, Lease lease) override {
-    Compute(2.0 * static_cast<double>(product.a.rows) *
-                static_cast<double>(product.into.tile.elements()),
-            product.a.rounded, Bytes(product.a) + Bytes(product.b) + Bytes(product.into.tile));
+    Compute(
+        2.0 * static_cast<double>(product.a.rows) *
+            static_cast<double>(product.into.tile.elements()),
+        product.a.rounded,
+        Passes(product.into.tile) * Bytes(product.a) + Bytes(product.b) + Bytes(product.into.tile));
     DryCompute::MultiplyGradient(product, std::move(lease));
   }
   void AddBias(const trainer::View& /*bias*/, const trainer::View& y) override {
@@ -81,6 +90,7 @@ class CountingCompute final : public trainer::DryCompute {
     DryCompute::Accumulate(from, into, std::move(lease));
   }
   void LookUp(const trainer::Lookup& lookup, Lease lease) override {
+    is_backward_ = false;  // a micro-batch begins
     Move(2 * Bytes(lookup.x));
     DryCompute::LookUp(lookup, std::move(lease));
   }
@@ -113,6 +123,7 @@ class CountingCompute final : public trainer::DryCompute {
   void GatherSoftmax(const trainer::VocabularyTile& tile) override { Move(Bytes(tile.logits)); }
   void CrossEntropyGradient(const trainer::VocabularyTile& tile, float scale,
                             const trainer::View& out, Lease lease) override {
+    is_backward_ = true;  // what is computed again is of the backward pass, too
     Move(Bytes(tile.logits) + Bytes(out));
     DryCompute::CrossEntropyGradient(tile, scale, out, std::move(lease));
   }
@@ -130,15 +141,22 @@ class CountingCompute final : public trainer::DryCompute {
         sizes.window == 0 ? length / 2 : std::min(length / 2, static_cast<double>(sizes.window));
     return 4.0 * static_cast<double>(sizes.windows * sizes.heads * sizes.head_dim) * length * keys;
   }
-  void Move(double bytes) { seconds_ += bytes / rates_.bytes_per_second; }
+  // How many of the model's tiles a tile stands for.
+  double Passes(const trainer::View& tile) const {
+    return std::max(1.0, static_cast<double>(tile.elements()) / tile_elements_);
+  }
+  void Take(double seconds) { (is_backward_ ? backward_seconds_ : forward_seconds_) += seconds; }
+  void Move(double bytes) { Take(bytes / rates_.bytes_per_second); }
   void Compute(double flops, DType operands, double bytes) {
     flops_ += flops;
     const double rate = operands == DType::kF32 ? rates_.flops_fp32 : rates_.flops_16bit;
-    seconds_ += std::max(flops / rate, bytes / rates_.bytes_per_second);
+    Take(std::max(flops / rate, bytes / rates_.bytes_per_second));
   }
 
   const ComputeRates rates_;
-  double seconds_ = 0, flops_ = 0;
+  const double tile_elements_;
+  bool is_backward_ = false;
+  double forward_seconds_ = 0, backward_seconds_ = 0, flops_ = 0;
   uint64_t scratch_bytes_ = 0;
 };
 

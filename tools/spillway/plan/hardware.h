@@ -45,7 +45,11 @@ struct Drives {
   double write = 1.5e9;
   uint64_t size_bytes = 0;  // of one drive; 0: not limited
 
-  uint64_t total_bytes() const { return static_cast<uint64_t>(count) * size_bytes; }
+  // 2^64 - 1 if there are more.
+  uint64_t total_bytes() const {
+    const auto drives = static_cast<uint64_t>(count);
+    return size_bytes > UINT64_MAX / drives ? UINT64_MAX : drives * size_bytes;
+  }
 };
 // Parses "7GB/s", "7/5GB/s" (read/write), "8x7GB/s", "8x7/5GB/s:3.8TB". Without a rate of its own,
 // writing has half of reading's, as flash drives have. InvalidArgument says what is wrong, and the
@@ -60,9 +64,10 @@ struct Hardware {
   uint64_t dram_bytes = 0;
   Drives drives;
   double link = 0;
-  double flops_share = 0;  // of the GPU's peak that products reach
-  double update_rate = 0;  // bytes a second that the CPU updates
-  double checksum = 0;     // bytes a second that the CPU hashes
+  // A usual share, and rates of a server CPU's memory; measured ones are better.
+  double flops_share = 0.4;    // of the GPU's peak that products reach
+  double update_rate = 100e9;  // bytes of state a second that the CPU updates
+  double checksum = 20e9;      // bytes a second that the CPU hashes
   double latency_seconds = 0;
   double jitter = 0;
   uint64_t seed = 1;

@@ -14,51 +14,54 @@
 #include "spillway/engine.h"
 #include "tools/hf/config.h"
 #include "tools/spillway/command/arguments.h"
+#include "tools/spillway/plan/asked_model.h"
 #include "tools/spillway/plan/hardware.h"
-#include "tools/spillway/plan/model_presets.h"
+#include "tools/spillway/plan/machine_flags.h"
 #include "tools/spillway/plan/timed_step.h"
 #include "tools/spillway/train/train_flags.h"
 
 namespace spillway::command {
 
 struct QuestionFlags {
-  std::string model;  // a preset, a config.json, or a folder that has one
-  TrainFlags recipe;
+  DimensionFlags dimensions;
+  MachineFlags machine;
+  TrainFlags recipe;              // its `model` is --model
   std::optional<int64_t> tokens;  // of a step
-  std::string gpu = "h200";
-  std::optional<uint64_t> dram_bytes;
-  std::optional<Drives> drives;
-  std::optional<double> link;
-  double flops_share = 0.4;
-  double update_rate = 100e9;   // bytes of state a second that the CPU updates
-  double checksum_rate = 20e9;  // bytes a second that the CPU hashes
-  double latency_seconds = 0;
-  double jitter = 0;
-  uint64_t seed = 1;
 };
 
 void AddQuestionFlags(CLI::App* app, QuestionFlags* flags);
 
 struct Question {
-  std::string title;                    // of the model
-  const ModelPreset* preset = nullptr;  // null: the user's own configuration
-  hf::ModelConfig config;
+  AskedModel model;
   trainer::ModelOptions options;
   Placement placement;
   Hardware hardware;
+  RuleKind rule = RuleKind::kAdamW;
+  uint64_t most_device_bytes = kUnlimited;  // --device-bytes
+  uint64_t most_pinned_bytes = kUnlimited;  // --pinned-bytes
+  bool keeps_commits = true;                // a commit's bytes stay until the next one is complete
   uint64_t num_parameters = 0;
-  int64_t tokens = 0;  // of a step
-  bool chose_micro_batch = false;
+  int64_t tokens = 0;              // of a step
+  bool chose_tokens = false;       // no flag gave them
+  bool chose_micro_batch = false;  // no flag gave it
 
+  const hf::ModelConfig& config() const { return *model.config; }
   // The memory that the engine may take: what a GPU's driver and what the system need is left.
-  uint64_t device_bytes() const { return hardware.gpu.memory_bytes / 16 * 15; }
-  uint64_t pinned_bytes() const { return hardware.dram_bytes / 8 * 7; }
+  uint64_t device_bytes() const;
+  uint64_t pinned_bytes() const;
   StepRates rates() const;
 };
 
 // Completes and checks the flags. Unless --batch was given, the micro-batch is the largest that
-// fits. UsageError: flags that make no sense, with the fix. Errors of ReadModelConfig.
+// fits. UsageError: flags that make no sense, with the fix.
 absl::StatusOr<Question> ReadQuestion(QuestionFlags flags);
+
+// Chooses the micro-batch again, after something else of the question changed. Does nothing unless
+// chose_micro_batch.
+absl::Status ChooseMicroBatch(Question* question);
+
+// UsageError if a simulation with the model's own tiles would take too long.
+absl::Status CheckSimulable(const Question& question);
 
 }  // namespace spillway::command
 

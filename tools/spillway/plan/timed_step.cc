@@ -90,8 +90,9 @@ absl::StatusOr<uint64_t> WorkspaceBytes(const hf::ModelConfig& config,
 }
 
 absl::StatusOr<TimedStep> TimeStep(const hf::ModelConfig& config,
-                                   const trainer::ModelOptions& options, const StepRates& rates) {
-  CountingCompute compute(rates.compute);
+                                   const trainer::ModelOptions& options, const StepRates& rates,
+                                   int64_t tile_elements) {
+  CountingCompute compute(rates.compute, tile_elements);
   TimedEngine engine([&compute] { return compute.seconds(); });
   DryWalk dry;
   SPILLWAY_RETURN_IF_ERROR(dry.Make(&engine, &compute, config, options));
@@ -107,10 +108,13 @@ absl::StatusOr<TimedStep> TimeStep(const hf::ModelConfig& config,
 
   TimedStep step;
   step.flops = compute.flops();
-  step.walk_seconds = compute.seconds();
+  step.update = update;
+  step.forward_seconds = compute.forward_seconds();
+  step.backward_seconds = compute.backward_seconds();
   step.workspace_bytes = compute.scratch_bytes();
   const std::vector<double>& times = engine.times();
-  step.trace = TraceOf(trainer::RecordedStep{engine.specs(), engine.TakeEvents()});
+  step.tensors = engine.specs();
+  step.trace = TraceOf(trainer::RecordedStep{step.tensors, engine.TakeEvents()});
   double then = 0;
   for (size_t i = 0; i < step.trace.events.size(); ++i) {
     plan::TraceEvent& event = step.trace.events[i];

@@ -6,9 +6,12 @@
 #ifndef SPILLWAY_TOOLS_SPILLWAY_PLAN_TIMED_STEP_H_
 #define SPILLWAY_TOOLS_SPILLWAY_PLAN_TIMED_STEP_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "spillway/engine.h"
 #include "src/plan/trace.h"
 #include "tools/hf/config.h"
 #include "tools/trainer/model.h"
@@ -29,15 +32,22 @@ struct StepRates {
 
 struct TimedStep {
   plan::Trace trace;  // an event's seconds_before are the device's, and the CPU's in the update
+  size_t update = 0;  // the first event of the update
   double flops = 0;   // of products and attention
-  double walk_seconds = 0;       // forward and backward
-  double update_seconds = 0;     // the update's
-  uint64_t workspace_bytes = 0;  // of the device
+  double forward_seconds = 0;
+  double backward_seconds = 0;  // with what is computed again
+  double update_seconds = 0;
+  uint64_t workspace_bytes = 0;     // of the device
+  std::vector<TensorSpec> tensors;  // whose tiles are the trace's, in order
+
+  double walk_seconds() const { return forward_seconds + backward_seconds; }
 };
 
-// Errors of trainer::RecordStep.
+// `tile_elements`: the most elements of a weight's tile, whose seconds count, if those of `options`
+// stand for several. Errors of trainer::RecordStep.
 absl::StatusOr<TimedStep> TimeStep(const hf::ModelConfig& config,
-                                   const trainer::ModelOptions& options, const StepRates& rates);
+                                   const trainer::ModelOptions& options, const StepRates& rates,
+                                   int64_t tile_elements = INT64_MAX);
 
 // The device's scratch of a step. Errors of trainer::RecordStep.
 absl::StatusOr<uint64_t> WorkspaceBytes(const hf::ModelConfig& config,

@@ -57,9 +57,14 @@ void AddSteps(CLI::App* app, TrainFlags* flags) {
 
 void AddMicroBatches(CLI::App* app, TrainFlags* flags) {
   trainer::TrainerOptions& options = flags->trainer;
-  AddInteger(app, "--seq", &options.model.sequence, 1, kMostTokens, "Tokens of a window");
-  AddInteger(app, "--batch", &options.model.micro_batch, 1, kMostTokens,
-             "Windows of a micro-batch");
+  // 0: the command chooses what is not given.
+  const auto add = [app](const char* name, int64_t* value, const char* help) {
+    const bool is_chosen = *value == 0;
+    const AddedOption option = AddInteger(app, name, value, 1, kMostTokens, help);
+    if (is_chosen) option.Default("");
+  };
+  add("--seq", &options.model.sequence, "Tokens of a window");
+  add("--batch", &options.model.micro_batch, "Windows of a micro-batch");
   AddInteger(app, "--accumulate", &options.model.accumulate, 1, kMostMicroBatches,
              "Micro-batches of a step");
   AddChoice<std::optional<AccumulationOrder>>(
@@ -127,13 +132,17 @@ void AddLossScale(CLI::App* app, TrainFlags* flags) {
              "Good steps in a row before it grows");
 }
 
-void AddOutput(CLI::App* app, TrainFlags* flags) {
-  AddInteger(app, "--commit-every", &flags->trainer.commit_every, 0, kMostSteps,
-             "Commit every N steps; 0: when the run ends, and on SIGUSR1");
+void AddDurability(CLI::App* app, TrainFlags* flags) {
   AddChoice<Durability>(
       app, "--durability", &flags->durability,
       {{"commit", Durability::kCommit}, {"none", Durability::kNone}},
       "none: the store is scratch, never synced, half the space, removed at the end");
+}
+
+void AddOutput(CLI::App* app, TrainFlags* flags) {
+  AddInteger(app, "--commit-every", &flags->trainer.commit_every, 0, kMostSteps,
+             "Commit every N steps; 0: when the run ends, and on SIGUSR1");
+  AddDurability(app, flags);
   AddFlag(
       app, "--resume", &flags->resume,
       "Continue from the store's last commit, or begin if there is none; refused if there is no "
@@ -214,6 +223,7 @@ void AddRecipeFlags(CLI::App* app, TrainFlags* flags) {
   AddMicroBatches(app, flags);
   AddTypes(app, flags);
   AddPlacementFlags(app, &flags->engine.placement);
+  AddDurability(app, flags);
   AddOptimizerFlags(app, &flags->optimizer);
 }
 

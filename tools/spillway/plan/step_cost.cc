@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/spillway/plan/step_cost.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "src/base/status_macros.h"
+#include "tools/spillway/plan/large_tiles.h"
+#include "tools/trainer/parameters.h"
+
+namespace spillway::command {
+namespace {
+
+using plan::Transfer;
+
+constexpr std::array<Transfer, plan::kNumLinks> kLinks = {Transfer::kRead, Transfer::kWrite,
+                                                          Transfer::kCopyIn, Transfer::kCopyOut};
+constexpr std::array<std::string_view, plan::kNumLinks> kLinkNames = {
+    "NVMe reads", "NVMe writes", "copies to the device", "copies from the device"};
+
+plan::PlanOptions BudgetsOf(const Question& question, const Fit& fit) {
+  plan::PlanOptions budgets;
+  budgets.device_bytes = question.device_bytes() - fit.workspace_bytes;
+  budgets.pinned_bytes = question.pinned_bytes();
+  return budgets;
+}
+
+// What is known of a step without executing it.
+StepCost Alone(const TimedStep& step) {
+  StepCost cost;
+  cost.forward_seconds = step.forward_seconds;
+  cost.backward_seconds = step.backward_seconds;
+  cost.update_seconds = step.update_seconds;
+  cost.flops = step.flops;
+  cost.num_tiles = step.trace.tiles.size();
+  return cost;
+}
+
+void AddBounds(const plan::Trace& trace, const plan::PlanOptions& budgets, const plan::Rates& rates,
+               StepCost* cost) {
+  const plan::SecondsBound bound(trace, budgets, plan::BoundBytes(trace, budgets));
+  plan::EventLog log;
+  for (const plan::TraceEvent& event : trace.events) log.push_back(event);
+  cost->bytes_bound = bound.bytes();
+  cost->bound_seconds = bound.Seconds(plan::SecondsBound::Computing(log), rates);
+  cost->transfer_bound_seconds = bound.Transfers(rates);
+}
+
+void AddLinks(const plan::Rates& rates, StepCost* cost) {
+  for (size_t i = 0; i < kLinks.size(); ++i)
+    cost->link_seconds[i] = static_cast<double>(cost->bytes[kLinks[i]]) / rates[kLinks[i]];
+  cost->drive_seconds = static_cast<double>(cost->bytes.nvme()) / rates.nvme;
+  cost->checksum_seconds = static_cast<double>(cost->bytes.nvme()) / rates.checksum;
+}
+
+// The timeline with the names of its tensors and the budgets, as an engine returns it.
+Timeline Named(Timeline timeline, const Question& question,
+               const std::vector<TensorSpec>& tensors) {
+  uint32_t first_tile = 0;
+  for (const TensorSpec& tensor : tensors) {
+    const auto num_tiles = static_cast<uint32_t>(tensor.num_tiles());
+    timeline.tensors.push_back({tensor.name, first_tile, num_tiles});
+    first_tile += num_tiles;
+  }
+  timeline.budget_bytes = {question.device_bytes(), question.pinned_bytes(), kUnlimited};
+  return timeline;
+}
+
+void Speed(double factor, TimedStep* step) {
+  step->forward_seconds /= factor;
+  step->backward_seconds /= factor;
+  for (size_t i = 0; i < step->update && i < step->trace.events.size(); ++i)
+    step->trace.events[i].seconds_before /= factor;
+}
+
+// The bound of a step of `share` of the model's layers, within that share of the memory, and from
+// it the bound of all layers: what is read, written and copied grows with them.
+StepCost BoundOf(const Question& question, const Fit& fit, const TimedStep& step, double share) {
+  const plan::Rates rates = question.hardware.Links().Rates();
+  plan::PlanOptions budgets = BudgetsOf(question, fit);
+  const auto less = [&](uint64_t bytes) {
+    return static_cast<uint64_t>(static_cast<double>(bytes) * share);
+  };
+  budgets.device_bytes = less(budgets.device_bytes);
+  budgets.pinned_bytes = less(budgets.pinned_bytes);
+  StepCost cost = Alone(step);
+  AddBounds(step.trace, budgets, rates, &cost);
+  cost.is_simulated = false;
+  const auto more = [&](uint64_t bytes) {
+    return static_cast<uint64_t>(static_cast<double>(bytes) / share);
+  };
+  // Each of these is a bound by itself; together they may be less than the bound of both.
+  cost.bytes[Transfer::kRead] = more(cost.bytes_bound.nvme_read);
+  cost.bytes[Transfer::kWrite] = more(std::max(
+      cost.bytes_bound.nvme_written,
+      cost.bytes_bound.nvme - std::min(cost.bytes_bound.nvme, cost.bytes_bound.nvme_read)));
+  cost.bytes[Transfer::kCopyIn] = more(cost.bytes_bound.device / 2);
+  cost.bytes[Transfer::kCopyOut] = more(cost.bytes_bound.device - cost.bytes_bound.device / 2);
+  for (double* seconds : {&cost.forward_seconds, &cost.backward_seconds, &cost.update_seconds,
+                          &cost.bound_seconds, &cost.transfer_bound_seconds})
+    *seconds /= share;
+  cost.flops /= share;
+  AddLinks(rates, &cost);
+  cost.seconds = std::max(cost.bound_seconds, cost.walk_seconds() + cost.update_seconds);
+  cost.waiting_seconds = cost.seconds - cost.walk_seconds() - cost.update_seconds;
+  return cost;
+}
+
+}  // namespace
+
+double StepCost::io_seconds() const {
+  return std::max({*std::max_element(link_seconds.begin(), link_seconds.end()), drive_seconds,
+                   checksum_seconds});
+}
+
+std::string_view WhatBinds(const StepCost& cost) {
+  std::string_view name = "computing";
+  double most = cost.walk_seconds();
+  const auto consider = [&](double seconds, std::string_view what) {
+    if (seconds > most) most = seconds, name = what;
+  };
+  consider(cost.update_seconds, "the update");
+  for (size_t i = 0; i < kLinks.size(); ++i) consider(cost.link_seconds[i], kLinkNames[i]);
+  consider(cost.drive_seconds, "NVMe reads and writes together");
+  consider(cost.checksum_seconds, "checksums");
+  return name;
+}
+
+absl::StatusOr<StepCost> CostOf(const Question& question, const Fit& fit, const TimedStep& step,
+                                const Execution& execution) {
+  simulation::SimulationOptions options;
+  options.budgets = BudgetsOf(question, fit);
+  options.placement = question.placement;
+  options.machine = question.hardware.Links();
+  options.most_steps = execution.most_steps;
+  options.ends_early = execution.ends_early;
+  options.timeline_events = execution.timeline_events;
+  SPILLWAY_ASSIGN_OR_RETURN(simulation::RepeatedStep simulated,
+                            simulation::SimulateStep(step.trace, options, execution.observe));
+  StepCost cost = Alone(step);
+  cost.seconds = simulated.step.seconds;
+  cost.waiting_seconds = simulated.step.stall_seconds;
+  cost.bytes = simulated.step.bytes;
+  cost.planned_bytes = simulated.planned_bytes;
+  cost.steps = simulated.steps;
+  cost.repeats = simulated.repeats;
+  cost.not_planned = std::move(simulated.not_planned);
+  cost.timeline = Named(std::move(simulated.timeline), question, step.tensors);
+  for (size_t tier = 0; tier < kNumTiers; ++tier)
+    for (size_t role = 0; role < kNumRoles; ++role)
+      cost.fullest[tier][role] = simulated.stats.role_tiers[role][tier].peak_bytes;
+  const plan::Rates rates = options.machine.Rates();
+  AddLinks(rates, &cost);
+  AddBounds(step.trace, options.budgets, rates, &cost);
+  return cost;
+}
+
+absl::StatusOr<QuickStep> QuickStep::Make(const Question& question, const Fit& fit) {
+  QuickStep quick;
+  hf::ModelConfig config = question.config();
+  trainer::ModelOptions options = question.options;
+  const LargeTiles tiles = ChooseLargeTiles(question, BudgetsOf(question, fit));
+  const int64_t own = trainer::TilesOf(trainer::Describe(config), options).values;
+  options.tiles = tiles.sizes;
+  if (tiles.layers < config.num_layers) {
+    quick.layers_share_ =
+        static_cast<double>(tiles.layers) / static_cast<double>(config.num_layers);
+    config.num_layers = tiles.layers;
+    if (!config.windows.empty()) config.windows.resize(static_cast<size_t>(tiles.layers));
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(quick.step_, TimeStep(config, options, question.rates(), own));
+  return quick;
+}
+
+absl::StatusOr<StepCost> QuickStep::Cost(const Question& question, const Fit& fit,
+                                         double faster_gpu) const {
+  if (faster_gpu == 1 && layers_share_ == 1) return CostOf(question, fit, step_);
+  TimedStep step = step_;
+  Speed(faster_gpu, &step);
+  if (layers_share_ == 1) return CostOf(question, fit, step);
+  return BoundOf(question, fit, step, layers_share_);
+}
+
+}  // namespace spillway::command

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a step takes: its seconds by phase, its bytes over each link, and how full each tier gets.
+// The engine's own planner and pager say it, in virtual time.
+
+#ifndef SPILLWAY_TOOLS_SPILLWAY_PLAN_STEP_COST_H_
+#define SPILLWAY_TOOLS_SPILLWAY_PLAN_STEP_COST_H_
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "src/plan/bounds.h"
+#include "src/simulation/virtual_engine.h"
+#include "tools/spillway/plan/fit.h"
+#include "tools/spillway/plan/question.h"
+#include "tools/spillway/plan/timed_step.h"
+
+namespace spillway::command {
+
+struct StepCost {
+  bool is_simulated = true;     // false: the seconds and bytes are those of the bound
+  double seconds = 0;           // forward, backward, update and waiting together
+  double forward_seconds = 0;   // each, if nothing waited
+  double backward_seconds = 0;  // with what is computed again
+  double update_seconds = 0;
+  double waiting_seconds = 0;
+  double flops = 0;  // of products and attention, with what is computed again
+  plan::LinkBytes bytes;
+  plan::LinkBytes planned_bytes;
+  double bound_seconds = 0;           // what no schedule within the budgets beats
+  plan::BytesBound bytes_bound;       // the same of bytes
+  double transfer_bound_seconds = 0;  // the bound if computing took no time
+  std::array<double, plan::kNumLinks> link_seconds = {};  // by Transfer: if nothing else bound
+  double drive_seconds = 0;                       // of reads and writes, which share the drives
+  double checksum_seconds = 0;                    // of the CPU's hashing
+  std::array<RoleBytes, kNumTiers> fullest = {};  // of device and memory, by Tier
+  uint64_t num_tiles = 0;
+  int steps = 0;            // executed
+  bool repeats = false;     // the last two are alike
+  std::string not_planned;  // why the step is served on demand; empty: it is planned
+  Timeline timeline;        // of the steps that were observed, else of the last one
+
+  double walk_seconds() const { return forward_seconds + backward_seconds; }
+  // Seconds of the transfers that take longest, if nothing else bound.
+  double io_seconds() const;
+};
+
+// What binds the step: whichever takes longest alone, as "computing", "the update", "NVMe reads".
+std::string_view WhatBinds(const StepCost& cost);
+
+// How a step is executed.
+struct Execution {
+  int most_steps = 8;  // see SimulationOptions
+  bool ends_early = true;
+  uint64_t timeline_events = 0;
+  // Called after each step but the first, before its bounds are known.
+  std::function<void(const simulation::StepResult&)> observe;
+};
+
+// Executes the step on the question's machine. `step` may be of larger tiles than the model's own,
+// and of a question whose machine differs in memory, drives and links. REQUIRES: it fits. Errors of
+// SimulateStep.
+absl::StatusOr<StepCost> CostOf(const Question& question, const Fit& fit, const TimedStep& step,
+                                const Execution& execution = {});
+
+// The same with a few thousand tiles, at once. Where even those would be too many, because the
+// budgets or the model's layers ask for it, seconds and bytes are those of the bound, from fewer
+// layers with as much less memory.
+class QuickStep {
+ public:
+  // REQUIRES: `fit` is the question's, and it fits. Errors of TimeStep.
+  static absl::StatusOr<QuickStep> Make(const Question& question, const Fit& fit);
+
+  // `faster_gpu`: how many times as fast as the question's GPU it computes.
+  absl::StatusOr<StepCost> Cost(const Question& question, const Fit& fit,
+                                double faster_gpu = 1) const;
+
+ private:
+  TimedStep step_;
+  double layers_share_ = 1;  // of the model's layers, that `step_` has; below 1 the bound is taken
+};
+
+}  // namespace spillway::command
+
+#endif  // SPILLWAY_TOOLS_SPILLWAY_PLAN_STEP_COST_H_
