@@ -69,7 +69,8 @@ absl::Status Catalog::Create(const std::string& path, const CatalogMeta& meta) {
     {
       SPILLWAY_ASSIGN_OR_RETURN(SqliteStatement put,
                                 database->Prepare("INSERT INTO meta VALUES (?, ?)"));
-      SPILLWAY_RETURN_IF_ERROR(put.BindText(1, "format_version").Bind(2, kFormatVersion).Run());
+      const uint64_t version = meta.sparse ? kSparseFormatVersion : kFormatVersion;
+      SPILLWAY_RETURN_IF_ERROR(put.BindText(1, "format_version").Bind(2, version).Run());
       SPILLWAY_RETURN_IF_ERROR(put.BindText(1, "store_id").BindText(2, meta.store_id).Run());
       SPILLWAY_RETURN_IF_ERROR(put.BindText(1, "page_bytes").Bind(2, meta.page_bytes).Run());
       SPILLWAY_RETURN_IF_ERROR(put.BindText(1, "num_folders").Bind(2, meta.num_folders).Run());
@@ -143,7 +144,8 @@ absl::StatusOr<uint64_t> Catalog::ReadMetaInteger(std::string_view key) {
 
 absl::Status Catalog::ReadMeta() {
   SPILLWAY_ASSIGN_OR_RETURN(const uint64_t version, ReadMetaInteger("format_version"));
-  if (version != kFormatVersion) {
+  meta_.sparse = version == kSparseFormatVersion;
+  if (version != kFormatVersion && !meta_.sparse) {
     return absl::FailedPreconditionError(absl::StrCat(
         path(), " has store format ", version, "; this Spillway reads and writes format ",
         kFormatVersion, version < kFormatVersion ? " and cannot upgrade an older store" : "",

@@ -34,6 +34,7 @@ struct CatalogMeta {
   std::string store_id;
   uint64_t page_bytes = 0;
   uint16_t num_folders = 0;
+  bool sparse = false;
 };
 
 struct CatalogCommit {
@@ -62,6 +63,7 @@ struct CatalogSegment {
 class Catalog {
  public:
   static constexpr uint64_t kFormatVersion = 2;
+  static constexpr uint64_t kSparseFormatVersion = 3;  // the same tables, of a sparse store
   static constexpr uint64_t kMaxFolders = 256;
 
   // Makes an empty catalog, which appears at `path` at once and complete. REQUIRES: there is no

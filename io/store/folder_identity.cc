@@ -18,6 +18,7 @@ namespace spillway::io {
 namespace {
 
 constexpr int kIdentityVersion = 2;
+constexpr int kSparseIdentityVersion = 3;  // the same text, of a sparse store
 
 uint64_t HashText(std::string_view text) {
   return Checksum(std::as_bytes(std::span(text.data(), text.size())));
@@ -49,7 +50,9 @@ std::optional<FolderIdentity> ParseFields(const std::string& text) {
   identity.index = static_cast<uint16_t>(index);
   identity.num_folders = static_cast<uint16_t>(num_folders);
   identity.scratch = *scratch == "1";
-  if (identity.index >= identity.num_folders || FormatIdentity(identity) != text)
+  identity.sparse = lines[1] == absl::StrCat("version ", kSparseIdentityVersion);
+  if (identity.index >= identity.num_folders || (identity.sparse && !identity.scratch) ||
+      FormatIdentity(identity) != text)
     return std::nullopt;
   return identity;
 }
@@ -57,10 +60,10 @@ std::optional<FolderIdentity> ParseFields(const std::string& text) {
 }  // namespace
 
 std::string FormatIdentity(const FolderIdentity& identity) {
-  std::string text =
-      absl::StrCat(kIdentityTitle, "\nversion ", kIdentityVersion, "\nstore ", identity.store_id,
-                   "\nfolder ", identity.index, "\nfolders ", identity.num_folders, "\nscratch ",
-                   identity.scratch ? 1 : 0, "\n");
+  std::string text = absl::StrCat(
+      kIdentityTitle, "\nversion ", identity.sparse ? kSparseIdentityVersion : kIdentityVersion,
+      "\nstore ", identity.store_id, "\nfolder ", identity.index, "\nfolders ",
+      identity.num_folders, "\nscratch ", identity.scratch ? 1 : 0, "\n");
   absl::StrAppend(&text, absl::StrFormat("checksum %016x\n", HashText(text)));
   return text;
 }
@@ -73,7 +76,8 @@ absl::StatusOr<FolderIdentity> ParseIdentity(const std::string& text, const std:
   }
   const auto version = lines.size() > 1 ? Value(lines[1], "version") : std::nullopt;
   int number = 0;
-  if (version && absl::SimpleAtoi(*version, &number) && number != kIdentityVersion) {
+  if (version && absl::SimpleAtoi(*version, &number) && number != kIdentityVersion &&
+      number != kSparseIdentityVersion) {
     return absl::FailedPreconditionError(absl::StrCat(
         path, " has store format ", number, "; this Spillway reads and writes format ",
         kIdentityVersion, number < kIdentityVersion ? " and cannot upgrade an older store" : "",

@@ -22,6 +22,7 @@ struct FolderIdentity {
   uint16_t index = 0;        // the index of this folder in its store
   uint16_t num_folders = 0;  // the number of folders of the store
   bool scratch = false;      // scratch store: a process that finds it unlocked may remove it
+  bool sparse = false;       // what is not written is a hole; such a store is scratch, too
   friend bool operator==(const FolderIdentity&, const FolderIdentity&) = default;
 };
 

@@ -305,15 +305,15 @@ void SegmentFiles::Flushed() {
 absl::Status SegmentFiles::Extend(Segment* segment, uint64_t size_bytes) {
   const DirectFile& file = segment->open->file;
   const int fd = file.fd();
-  if (Fallocate(fd, segment->file_bytes, size_bytes) == 0) {
+  if (!options_.sparse && Fallocate(fd, segment->file_bytes, size_bytes) == 0) {
     SetFileBytes(segment, segment->file_bytes + size_bytes);
     return absl::OkStatus();
   }
   const int error = errno;
   const uint64_t new_size_bytes = segment->file_bytes + size_bytes;
-  if (error == EOPNOTSUPP || error == ENOSYS || error == EINVAL) {
-    // The file system has no fallocate, so the file becomes sparse. A write to it may find the file
-    // system full.
+  if (options_.sparse || error == EOPNOTSUPP || error == ENOSYS || error == EINVAL) {
+    // The file system has no fallocate, so the file becomes sparse, or it is meant to be. A write
+    // to it may find the file system full.
     if (::ftruncate(fd, static_cast<off_t>(new_size_bytes)) != 0) {
       return base::ErrnoToStatus(errno, absl::StrCat("extend ", file.path()));
     }

@@ -6,7 +6,7 @@
 //
 // One idea: a file grows by fallocate, so a full file system is detected when room is requested,
 // not by a write in flight. A file grows in steps to amortise the cost of that call, which waits
-// for the file's requests in flight (GrowBytes).
+// for the file's requests in flight (GrowBytes). Only the files of a sparse store grow by holes.
 //
 // The cost of a file is paid when the file is used. Opening a store lists names, and reads the size
 // only of files that may have grown since the last commit. At most half of the files that the
@@ -46,6 +46,7 @@ class SegmentFiles {
  public:
   struct Options {
     uint64_t segment_bytes = 0;  // bound on the first files; a multiple of kIoAlignment
+    bool sparse = false;         // as in StoreOptions
     Announce announce;
     Announce on_lost_file;  // as in StoreOptions
   };

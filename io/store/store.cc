@@ -61,7 +61,7 @@ StoreImpl::~StoreImpl() {
   for (StoreFolder& folder : folders_) folder.Undo();
   // An error cannot be reported here. The next store that is made in these folders removes what is
   // left. If another store has taken their place, nothing is removed.
-  (void)RemoveEmptyStore(folders_, options_.scratch);
+  (void)RemoveEmptyStore(folders_, options_.scratch || options_.sparse);
 }
 
 std::string StoreImpl::Names() const { return absl::StrJoin(options_.folders, ","); }

@@ -95,6 +95,13 @@ struct StoreOptions {
   bool must_not_exist = false;
   // The destructor removes the store. Implies must_not_exist.
   bool scratch = false;
+  // Files grow without claiming space on the disk: what is not written is a hole that reads as
+  // zeros, and a write may find the disk full. To measure how a layout behaves that has no room
+  // here. Such a store is marked, and only a call with this option opens it: everybody else takes
+  // it for a scratch store whose process was killed. With must_not_exist, so does this call. The
+  // store stays when it is closed, unless it is `scratch`. FailedPrecondition for a store that is
+  // not sparse.
+  bool sparse = false;
   // The destructor removes the store if this call made it and it got no commit: it holds nothing.
   bool remove_if_empty = false;
   // Open the store even if its disk has no room for the index of the catalog's log, for example to

@@ -262,11 +262,12 @@ absl::Status MakeStore(const StoreOptions& options, Folders& folders) {
   const uint64_t page_bytes = options.page_bytes > 0
                                   ? options.page_bytes
                                   : std::min(kDefaultPageBytes, options.segment_bytes);
-  SPILLWAY_RETURN_IF_ERROR(
-      Catalog::Create(folders[0].CatalogPath(), {store_id, page_bytes, num_folders}));
+  SPILLWAY_RETURN_IF_ERROR(Catalog::Create(folders[0].CatalogPath(),
+                                           {store_id, page_bytes, num_folders, options.sparse}));
   SPILLWAY_RETURN_IF_ERROR(folders[0].Sync());
   for (uint16_t i = num_folders; i-- > 0;) {
-    SPILLWAY_RETURN_IF_ERROR(folders[i].WriteIdentity({store_id, i, num_folders, options.scratch}));
+    SPILLWAY_RETURN_IF_ERROR(folders[i].WriteIdentity(
+        {store_id, i, num_folders, options.scratch || options.sparse, options.sparse}));
   }
   return absl::OkStatus();
 }
@@ -281,7 +282,7 @@ absl::StatusOr<std::unique_ptr<Catalog>> OpenCatalog(const StoreFolder& folder,
   SPILLWAY_ASSIGN_OR_RETURN(auto catalog, std::move(opened));
   const CatalogMeta& meta = catalog->meta();
   if (!identity || meta.store_id != identity->store_id ||
-      meta.num_folders != identity->num_folders) {
+      meta.num_folders != identity->num_folders || meta.sparse != identity->sparse) {
     return absl::DataLossError(absl::StrCat(catalog->path(), " is the catalog of store ",
                                             meta.store_id, " with ",
                                             base::FormatCount(meta.num_folders, "folder"),
@@ -292,6 +293,13 @@ absl::StatusOr<std::unique_ptr<Catalog>> OpenCatalog(const StoreFolder& folder,
 }
 
 }  // namespace
+
+absl::Status IsSparseStore(const StoreFolder& folder) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      folder.path(),
+      " has the sparse store of a capacity trial, most of whose pages are holes, so nothing can be "
+      "run from it or read from it; 'spillway remove' removes it, or choose another folder"));
+}
 
 absl::Status RemoveEmptyStore(std::vector<StoreFolder>& folders, bool is_scratch) {
   if (is_scratch) {
@@ -325,10 +333,16 @@ absl::StatusOr<OpenedStore> OpenOrMakeStore(const StoreOptions& options) {
   if (!options.create) {
     SPILLWAY_ASSIGN_OR_RETURN(const Identities identities, ReadIdentities(opened.folders));
     if (!identities[0]) return NoIdentity(opened.folders, identities);
+    if (identities[0]->sparse && !options.sparse) return IsSparseStore(opened.folders[0]);
   }
   for (StoreFolder& folder : opened.folders) SPILLWAY_RETURN_IF_ERROR(folder.Lock());
 
-  SPILLWAY_ASSIGN_OR_RETURN(const Identities identities, ReadIdentities(opened.folders));
+  SPILLWAY_ASSIGN_OR_RETURN(Identities identities, ReadIdentities(opened.folders));
+  // To everybody else a sparse store is a scratch store that was left.
+  for (std::optional<FolderIdentity>& identity : identities) {
+    if (options.sparse && !options.must_not_exist && !options.scratch && identity)
+      identity->scratch = identity->scratch && !identity->sparse;
+  }
   SPILLWAY_ASSIGN_OR_RETURN(const Found found, Look(opened.folders, identities));
   const auto cure = [&](const char* what) {
     return options.scratch ? std::string(
@@ -347,6 +361,11 @@ absl::StatusOr<OpenedStore> OpenOrMakeStore(const StoreOptions& options) {
         absl::StrCat("there is a half-made store in ", opened.folders[0].path(),
                      " already, without a commit; ", cure("start over in it")));
   }
+  if (found == Found::kStore && options.sparse != identities[0]->sparse) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the store in ", opened.folders[0].path(),
+                     " is no sparse store, so it is not opened as one; choose another folder"));
+  }
   if (found != Found::kStore) {
     if (!options.create) return NoStore(opened.folders, ": what lies there was never finished");
     if (found != Found::kNothing) {
@@ -355,7 +374,7 @@ absl::StatusOr<OpenedStore> OpenOrMakeStore(const StoreOptions& options) {
     if (absl::Status status = MakeStore(options, opened.folders); !status.ok()) {
       // The first error is the one to report. What cannot be removed is found as a leftover next
       // time.
-      (void)RemoveEmptyStore(opened.folders, options.scratch);
+      (void)RemoveEmptyStore(opened.folders, options.scratch || options.sparse);
       return status;
     }
     opened.is_new = true;

@@ -31,6 +31,9 @@ struct OpenedStore {
 // made is removed again.
 absl::StatusOr<OpenedStore> OpenOrMakeStore(const StoreOptions& options);
 
+// Returns the error for a sparse store that is opened as another (StoreOptions::sparse).
+absl::Status IsSparseStore(const StoreFolder& folder);
+
 // Removes a scratch store, or a store without a commit. Wherever this is broken off, the next
 // opening finds the store or leftovers that it may remove. In a scratch store each folder's
 // identity is last, which says that its segments may go. Otherwise the first folder's identity goes

@@ -33,6 +33,10 @@ constexpr uint64_t kCatalogReservePerPageBytes = 256;
 // free bytes.
 constexpr uint64_t kChunksAtATime = 64;
 
+// What the file system of a sparse store can give: more than any layout has. 256 folders' sum fits
+// in 64 bits.
+constexpr uint64_t kSparseFreeBytes = uint64_t{1} << 55;
+
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 uint64_t RoundUpToUnit(uint64_t bytes) {
@@ -58,7 +62,8 @@ StoreSpace::StoreSpace(const StoreOptions& options, uint64_t used_bytes,
       folders_(folders),
       catalog_(catalog),
       files_(folders,
-             {std::max(options.segment_bytes, page_bytes_), options.announce, options.on_lost_file},
+             {std::max(options.segment_bytes, page_bytes_), options.sparse, options.announce,
+              options.on_lost_file},
              io),
       extents_(static_cast<uint16_t>(folders->size()), options.max_bytes, used_bytes),
       loaded_(folders->size()),
@@ -203,8 +208,9 @@ uint64_t StoreSpace::CatalogGrowthBytes(uint64_t extent_bytes) const {
 }
 
 // Returns the bytes that the folder's file system can give to segment files, less the reserve for
-// the catalog's growth.
+// the catalog's growth. The files of a sparse store take none of them.
 absl::StatusOr<uint64_t> StoreSpace::FreeBytes(uint16_t device) const {
+  if (options_.sparse) return kSparseFreeBytes;
   struct statvfs info;
   if (::statvfs((*folders_)[device].path().c_str(), &info) != 0) {
     return base::ErrnoToStatus(

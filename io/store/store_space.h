@@ -6,7 +6,8 @@
 // left to the ledger.
 //
 // One idea: lack of room is reported when room is requested, never by a write in flight. Room for
-// the catalog's own growth is reserved, so that a full store can still commit.
+// the catalog's own growth is reserved, so that a full store can still commit. A sparse store
+// claims no room, so its disk does not limit it here.
 
 #ifndef SPILLWAY_IO_STORE_STORE_SPACE_H_
 #define SPILLWAY_IO_STORE_STORE_SPACE_H_

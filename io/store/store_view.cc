@@ -26,7 +26,7 @@ bool HasLog(const std::string& catalog_path) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<StoreView>> StoreView::Open(const std::vector<std::string>& folders,
-                                                           Wanted wanted) {
+                                                           Wanted wanted, Sparse sparse) {
   std::unique_ptr<StoreView> view(new StoreView);
   SPILLWAY_ASSIGN_OR_RETURN(view->folders_, OpenStoreFolders(folders));
   SPILLWAY_RETURN_IF_ERROR(view->Lock(wanted));
@@ -36,6 +36,7 @@ absl::StatusOr<std::unique_ptr<StoreView>> StoreView::Open(const std::vector<std
     if (!identity) {
       return absl::NotFoundError(absl::StrCat("the store in ", folder.path(), " was just removed"));
     }
+    if (identity->sparse && sparse == Sparse::kRefused) return IsSparseStore(folder);
     if (&folder == view->folders_.data()) view->identity_ = *std::move(identity);
   }
   SPILLWAY_RETURN_IF_ERROR(view->OpenCatalog());
@@ -77,7 +78,8 @@ absl::Status StoreView::OpenCatalog() {
                                      : Mode::kReadAlone;
   SPILLWAY_ASSIGN_OR_RETURN(catalog_, Catalog::OpenToRead(path, mode));
   const CatalogMeta& meta = catalog_->meta();
-  if (meta.store_id != identity_.store_id || meta.num_folders != folders_.size()) {
+  if (meta.store_id != identity_.store_id || meta.num_folders != folders_.size() ||
+      meta.sparse != identity_.sparse) {
     return absl::DataLossError(absl::StrCat(path, " is the catalog of store ", meta.store_id,
                                             " with ", base::FormatCount(meta.num_folders, "folder"),
                                             ", not of the store whose folder it lies "

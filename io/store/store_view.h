@@ -30,11 +30,14 @@ class StoreView {
     kAlone,     // FailedPrecondition, naming the holder, if another process has the store
     kAnyState,  // if another process has the store, its last commit is seen
   };
+  enum class Sparse : uint8_t { kRefused, kAllowed };
   // Opens a store for inspection. `folders` are all its folders, in its order. Any but the first
   // may be lost, with the files in it: it does not exist, or its device fails. Errors as for
-  // Store::Open; NotFound if there is no store.
+  // Store::Open; NotFound if there is no store. FailedPrecondition for a sparse store, whose holes
+  // nobody should take for data, unless it is allowed.
   static absl::StatusOr<std::unique_ptr<StoreView>> Open(const std::vector<std::string>& folders,
-                                                         Wanted wanted);
+                                                         Wanted wanted,
+                                                         Sparse sparse = Sparse::kRefused);
 
   const std::vector<StoreFolder>& folders() const { return folders_; }
   // Of the first folder.
