@@ -145,15 +145,15 @@ std::vector<TensorId> AllTensors(const ParameterTensors& tensors) {
   return ids;
 }
 
-// Returns `seen` and the parameter's tensors. InvalidArgument if one of them is there already.
-absl::StatusOr<std::set<TensorId>> CheckDistinct(const Engine& engine,
-                                                 const ParameterTensors& tensors,
-                                                 const std::set<TensorId>& seen) {
-  std::set<TensorId> all = seen;
+// Returns InvalidArgument if one of the parameter's tensors is in `seen`, or twice among them.
+absl::Status CheckDistinct(const Engine& engine, const ParameterTensors& tensors,
+                           const std::set<TensorId>& seen) {
+  std::set<TensorId> own;
   for (const TensorId id : AllTensors(tensors)) {
-    if (!all.insert(id).second) return Refuse("tensor '", engine.Spec(id).name, "' is given twice");
+    if (seen.count(id) > 0 || !own.insert(id).second)
+      return Refuse("tensor '", engine.Spec(id).name, "' is given twice");
   }
-  return all;
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -290,8 +290,9 @@ absl::StatusOr<CheckedParameter> CheckParameter(const Engine& engine, const Rule
   SPILLWAY_ASSIGN_OR_RETURN(const auto state, SpecsOf(engine, tensors.state));
   SPILLWAY_ASSIGN_OR_RETURN(CheckedParameter checked,
                             CheckTensors(engine, rule, format, tensors, state));
-  SPILLWAY_ASSIGN_OR_RETURN(*seen, CheckDistinct(engine, tensors, *seen));
+  SPILLWAY_RETURN_IF_ERROR(CheckDistinct(engine, tensors, *seen));
   checked.tensors = AllTensors(tensors);
+  seen->insert(checked.tensors.begin(), checked.tensors.end());
   return checked;
 }
 
@@ -304,7 +305,7 @@ absl::Status CheckParameterBeforeState(const Engine& engine, const Rule& rule, S
   std::vector<const TensorSpec*> specs;
   for (const TensorSpec& spec : state) specs.push_back(&spec);
   SPILLWAY_RETURN_IF_ERROR(CheckTensors(engine, rule, format, others, specs).status());
-  return CheckDistinct(engine, others, seen).status();
+  return CheckDistinct(engine, others, seen);
 }
 
 }  // namespace spillway::optim

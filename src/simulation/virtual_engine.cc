@@ -148,19 +148,24 @@ absl::Status VirtualEngine::Next() {
   queue_.pop();
   now_ = std::max(now_, event.at);
   if (event.begins) {
-    recorder_->BeginTransfer(event.action, NowNs());
+    const Action begun = {.kind = Action::Kind::kTransfer,
+                          .transfer = event.transfer,
+                          .tile = event.tile,
+                          .reason = event.reason};
+    recorder_->BeginTransfer(begun, NowNs());
     return absl::OkStatus();
   }
-  const TileIndex tile = event.action.tile;
-  if (recorder_ != nullptr)
-    recorder_->EndTransfer(tile, pager_.pages()[tile].size_bytes(), /*ok=*/true, NowNs());
-  pager_.TransferDone(tile, absl::OkStatus());
+  if (recorder_ != nullptr) {
+    recorder_->EndTransfer(event.tile, pager_.pages()[event.tile].size_bytes(), /*ok=*/true,
+                           NowNs());
+  }
+  pager_.TransferDone(event.tile, absl::OkStatus());
   return Pump();
 }
 
 absl::Status VirtualEngine::Pump() {
   runs_again_ = false;
-  for (Action& action : pager_.TakeActions()) {
+  for (const Action& action : pager_.TakeActions()) {
     switch (action.kind) {
       case Action::Kind::kGrant: is_granted_ = true; break;
       case Action::Kind::kFail: return action.status;
@@ -174,8 +179,11 @@ absl::Status VirtualEngine::Pump() {
           CountState(action, size_bytes);
           span = links_.Carry(action.transfer, size_bytes, now_);
         }
-        if (recorder_ != nullptr) queue_.push({span.begin, ++order_, /*begins=*/true, action});
-        queue_.push({span.end, ++order_, /*begins=*/false, std::move(action)});
+        const auto push = [&](double at, bool begins) {
+          queue_.push({at, ++order_, action.tile, action.transfer, action.reason, begins});
+        };
+        if (recorder_ != nullptr) push(span.begin, /*begins=*/true);
+        push(span.end, /*begins=*/false);
         break;
       }
     }
@@ -208,27 +216,47 @@ Timeline VirtualEngine::TakeTimeline() {
   return timeline;
 }
 
+namespace {
+
+// Whether the same tiles have bytes at the end of a step as at its start.
+bool KeepsItsTiles(const plan::Trace& trace) {
+  std::vector<bool> has_bytes;
+  for (const plan::TraceTile& tile : trace.tiles) has_bytes.push_back(tile.stored);
+  for (const TraceEvent& event : trace.events) {
+    if (event.kind == TraceEvent::Kind::kDiscard) has_bytes[event.tile] = false;
+    if (event.kind == TraceEvent::Kind::kAcquire && Writes(event.access))
+      has_bytes[event.tile] = true;
+  }
+  for (size_t tile = 0; tile < has_bytes.size(); ++tile)
+    if (has_bytes[tile] != trace.tiles[tile].stored) return false;
+  return true;
+}
+
+}  // namespace
+
 absl::StatusOr<RepeatedStep> SimulateStep(const plan::Trace& trace,
                                           const SimulationOptions& options,
                                           const std::function<void(const StepResult&)>& observe) {
   SPILLWAY_ASSIGN_OR_RETURN(const auto engine, VirtualEngine::Open(trace.tiles, options));
   RepeatedStep result;
-  // The first step records itself, as in an engine. Its plan needs to know which tiles have bytes.
+  // The first step is only recorded, as in an engine, unless the trace already tells which tiles
+  // have bytes when a step starts. It begins with empty memory, so it is not what repeats.
+  const int first_planned = KeepsItsTiles(trace) && options.budgets.has_store ? 0 : 1;
   while (result.steps < options.most_steps) {
-    const bool is_first = result.steps == 0;
+    if (result.steps == first_planned && options.plans_steps) {
+      const absl::StatusOr<plan::LinkBytes> planned = engine->Plan(trace.events);
+      if (planned.ok()) result.planned_bytes = *planned;
+      if (!planned.ok() && !absl::IsResourceExhausted(planned.status())) return planned.status();
+      result.not_planned = std::string(planned.status().message());
+    }
     if (result.steps < 2 || !observe) (void)engine->TakeTimeline();
     const StepResult before = result.step;
     SPILLWAY_ASSIGN_OR_RETURN(result.step, engine->Step(trace.events));
     ++result.steps;
-    if (!is_first && observe) observe(result.step);
+    if (result.steps > 1 && observe) observe(result.step);
     result.repeats = result.steps > 2 && result.step.bytes == before.bytes &&
                      std::abs(result.step.seconds - before.seconds) <= before.seconds / 1000;
     if (result.repeats && options.ends_early) break;
-    if (!is_first || !options.plans_steps) continue;
-    const absl::StatusOr<plan::LinkBytes> planned = engine->Plan(trace.events);
-    if (planned.ok()) result.planned_bytes = *planned;
-    if (!planned.ok() && !absl::IsResourceExhausted(planned.status())) return planned.status();
-    result.not_planned = std::string(planned.status().message());
   }
   result.timeline = engine->TakeTimeline();
   result.stats = engine->stats();

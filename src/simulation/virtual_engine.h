@@ -80,8 +80,10 @@ class VirtualEngine {
   struct Event {
     double at = 0;
     uint64_t order = 0;
+    plan::TileIndex tile = 0;
+    plan::Transfer transfer = plan::Transfer::kRead;
+    MoveReason reason = MoveReason::kLease;
     bool begins = false;
-    engine::Action action;
     bool operator<(const Event& other) const {
       return at != other.at ? at > other.at : order > other.order;
     }
@@ -121,9 +123,10 @@ struct RepeatedStep {
 };
 
 // Executes a step until it repeats: it moves the bytes of the step before, and takes its seconds to
-// a thousandth. Gives up after `most_steps`, and returns the last one. The first step is served on
-// demand, as in an engine, which then makes its plan; `observe`, if there is one, is called after
-// each step that follows. Errors of VirtualEngine.
+// a thousandth. Gives up after `most_steps`, and returns the last one. An engine's first step has
+// no plan, because it is only being recorded; here it has one if the trace tells which tiles have
+// bytes when a step starts. `observe`, if there is one, is called after each step that follows.
+// Errors of VirtualEngine.
 absl::StatusOr<RepeatedStep> SimulateStep(
     const plan::Trace& trace, const SimulationOptions& options,
     const std::function<void(const StepResult&)>& observe = nullptr);
