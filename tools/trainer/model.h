@@ -169,7 +169,9 @@ MinimumBudgets SmallestBudgets(const hf::ModelConfig& config, const ModelOptions
                                const Placement& placement = {});
 // The tiles of a new run within these budgets: those of TilesOf, halved until pinned memory and the
 // device have room for the tiles of four leases, so that tiles move while others are in use; but
-// not below 1 Mi elements. So no run is refused whose budgets hold tiles of 1 Mi elements.
+// not below 1 Mi elements. So no run is refused whose budgets hold tiles of 1 Mi elements. The last
+// bits of numbers depend on tiles (see TilesOf), so those of a model of 2^28 parameters or more
+// depend on budgets that are too small for its own tiles.
 TileSizes TilesWithin(const hf::ModelConfig& config, const ModelOptions& options,
                       const Placement& placement, uint64_t device_bytes, uint64_t pinned_bytes);
 // Bytes of all engine tensors that a commit holds, and of all transient ones. The room that each
