@@ -16,8 +16,8 @@ namespace {
 // Adds without overflow: budgets may be kUnlimited.
 uint64_t Both(uint64_t a, uint64_t b) { return a > kUnlimited - b ? kUnlimited : a + b; }
 
-uint64_t Bound(const Retention& retention, uint64_t capacity) {
-  const double bytes = LeastBytes(retention, capacity);
+uint64_t Bound(const Retention& retention, uint64_t capacity, uint32_t most_times) {
+  const double bytes = LeastBytes(retention, capacity, most_times);
   // Rounding down removes more than the error of the sums, so the bound stays valid.
   return static_cast<uint64_t>(std::max(0.0, std::floor(bytes * (1 - 1e-12))));
 }
@@ -87,17 +87,17 @@ class WindowScan {
 
 }  // namespace
 
-BytesBound BoundBytes(const Trace& trace, const PlanOptions& budgets) {
+BytesBound BoundBytes(const Trace& trace, const PlanOptions& budgets, uint32_t most_times) {
   const EventsByTile events(trace);
   BytesBound bound;
   const Retention device = DeviceUses(trace, events, 1, /*zeros_are_free=*/true);
-  bound.device = Bound(device, budgets.device_bytes);
+  bound.device = Bound(device, budgets.device_bytes, most_times);
   if (!budgets.has_store) return bound;
   const Retention pooled = PooledUses(trace, events);
   const uint64_t memory = Both(budgets.device_bytes, budgets.pinned_bytes);
-  bound.nvme_read = Bound(Without(pooled, &Use::dirties), memory);
-  bound.nvme_written = Bound(Without(pooled, &Use::needs), memory);
-  bound.nvme = std::max(Bound(pooled, memory), bound.nvme_read + bound.nvme_written);
+  bound.nvme_read = Bound(Without(pooled, &Use::dirties), memory, most_times);
+  bound.nvme_written = Bound(Without(pooled, &Use::needs), memory, most_times);
+  bound.nvme = std::max(Bound(pooled, memory, most_times), bound.nvme_read + bound.nvme_written);
   return bound;
 }
 

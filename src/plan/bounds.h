@@ -25,8 +25,10 @@ struct BytesBound {
   uint64_t total() const { return nvme + device; }
 };
 
-// Computes the bounds on bytes. It ignores PlanOptions::stop, as SecondsBound does.
-BytesBound BoundBytes(const Trace& trace, const PlanOptions& budgets);
+// Computes the bounds on bytes. It ignores PlanOptions::stop, as SecondsBound does. With few priced
+// positions (prices.h) a bound takes less time, and may be weaker.
+BytesBound BoundBytes(const Trace& trace, const PlanOptions& budgets,
+                      uint32_t most_times = UINT32_MAX);
 
 // Lower bound on the seconds of a period. The constructor computes the bytes that the period must
 // move. Rates and computing times may be measured anew in every period, so callers pass them in.

@@ -321,8 +321,9 @@ uint32_t MostTimes(const Retention& retention) {
   return static_cast<uint32_t>(std::clamp(times, kLeast, kMost));
 }
 
-double LeastBytes(const Retention& retention, uint64_t capacity) {
-  const Found found = FindPrices(retention, capacity, MostTimes(retention), {});
+double LeastBytes(const Retention& retention, uint64_t capacity, uint32_t most_times) {
+  const uint32_t times = std::min(most_times, MostTimes(retention));
+  const Found found = FindPrices(retention, capacity, times, {});
   const std::vector<double> sum = Sums(found.price);
   double least = 0;
   for (const Epoch& epoch : found.epochs) {

@@ -21,7 +21,7 @@ namespace spillway::plan {
 uint32_t MostTimes(const Retention& retention);
 
 // Returns a number of bytes such that no way of retaining within the capacity moves fewer.
-double LeastBytes(const Retention& retention, uint64_t capacity);
+double LeastBytes(const Retention& retention, uint64_t capacity, uint32_t most_times = UINT32_MAX);
 
 // Returns, by use, the share of its gap that is retained, from 0 to 1, in the least-cost solution
 // at the prices found. Once `stop` is true, it returns soon, with shares that are not used.

@@ -76,6 +76,14 @@ class Planner {
     best_.emplace(Cost(retention, nothing), nothing);
   }
 
+  // Takes few priced positions, and tries no other order.
+  std::vector<Retained> RunOnce() {
+    most_ways_ = 1;
+    const std::vector<float> shares = KeptShares(retention_, capacity_, kFewestTimes, stop_);
+    Try([&](const Candidate& candidate) { return LeastShare(candidate, shares); });
+    return Ways();
+  }
+
   std::vector<Retained> Run() {
     const bool is_long = candidates_.size() > kMaxCandidatesTried;
     if (is_long) most_ways_ = 1;
@@ -86,12 +94,7 @@ class Planner {
     // Which of the relaxation's optima the search finds, and how it rounds to whole gaps, varies
     // with the number of priced positions, so several numbers are tried.
     std::vector<float> shares;
-    const auto share = [&](const Candidate& candidate) {
-      float least = 1;
-      ForGaps(retention_, candidate.epoch,
-              [&](uint32_t gap) { least = std::min(least, shares[gap]); });
-      return least;
-    };
+    const auto share = [&](const Candidate& candidate) { return LeastShare(candidate, shares); };
     std::vector<float> best_shares;
     for (uint32_t times = MostTimes(retention_); times >= kFewestTimes; times /= 2) {
       shares = KeptShares(retention_, capacity_, times, stop_);
@@ -109,6 +112,18 @@ class Planner {
         return share(candidate) + spread * std::generate_canonical<float, 16>(dice);
       });
     }
+    return Ways();
+  }
+
+ private:
+  float LeastShare(const Candidate& candidate, const std::vector<float>& shares) const {
+    float least = 1;
+    ForGaps(retention_, candidate.epoch,
+            [&](uint32_t gap) { least = std::min(least, shares[gap]); });
+    return least;
+  }
+
+  std::vector<Retained> Ways() {
     std::vector<Retained> ways;
     for (auto& [bytes, retained] : best_) {
       if (stop_) break;
@@ -118,7 +133,6 @@ class Planner {
     return ways;
   }
 
- private:
   // Fills the remaining room with tiles that stay until the tier below needs their bytes, and with
   // tiles that come as soon as a lease in the tier below has written them. The bytes move in any
   // case, but take room in the tier below for less time.
@@ -198,6 +212,10 @@ class Planner {
 
 std::vector<Retained> WaysToRetain(const Retention& retention, uint64_t capacity, Stop stop) {
   return Planner(retention, capacity, stop).Run();
+}
+
+std::vector<Retained> OneWayToRetain(const Retention& retention, uint64_t capacity, Stop stop) {
+  return Planner(retention, capacity, stop).RunOnce();
 }
 
 Retained RetainAll(const Retention& retention) {

@@ -19,6 +19,8 @@ namespace spillway::plan {
 // each of them a different amount. Once `stop` is true, it returns soon, with sets that are not
 // used.
 std::vector<Retained> WaysToRetain(const Retention& retention, uint64_t capacity, Stop stop = {});
+// Returns one such set, found with a small part of the effort: for estimates.
+std::vector<Retained> OneWayToRetain(const Retention& retention, uint64_t capacity, Stop stop = {});
 using ChooseRetained = std::vector<Retained>(const Retention& retention, uint64_t capacity,
                                              Stop stop);
 

@@ -77,7 +77,7 @@ absl::StatusOr<plan::LinkBytes> VirtualEngine::Plan(std::vector<TraceEvent> even
   return bytes;
 }
 
-absl::StatusOr<StepResult> VirtualEngine::Step(const std::vector<TraceEvent>& events) {
+absl::StatusOr<StepResult> VirtualEngine::Step(std::span<const TraceEvent> events) {
   step_ = {.begin_seconds = now_};
   for (const TraceEvent& event : events) {
     step_.compute_seconds += event.seconds_before;
@@ -177,7 +177,7 @@ absl::Status VirtualEngine::Pump() {
           const uint64_t size_bytes = pager_.pages()[action.tile].size_bytes();
           step_.bytes[action.transfer] += size_bytes;
           CountState(action, size_bytes);
-          span = links_.Carry(action.transfer, size_bytes, now_);
+          span = links_->Carry(action.transfer, size_bytes, now_);
         }
         const auto push = [&](double at, bool begins) {
           queue_.push({at, ++order_, action.tile, action.transfer, action.reason, begins});
@@ -236,7 +236,8 @@ bool KeepsItsTiles(const plan::Trace& trace) {
 
 absl::StatusOr<RepeatedStep> SimulateStep(const plan::Trace& trace,
                                           const SimulationOptions& options,
-                                          const std::function<void(const StepResult&)>& observe) {
+                                          const std::function<void(const StepResult&)>& observe,
+                                          std::span<const OtherMachine> others) {
   SPILLWAY_ASSIGN_OR_RETURN(const auto engine, VirtualEngine::Open(trace.tiles, options));
   RepeatedStep result;
   // The first step is only recorded, as in an engine, unless the trace already tells which tiles
@@ -260,6 +261,12 @@ absl::StatusOr<RepeatedStep> SimulateStep(const plan::Trace& trace,
   }
   result.timeline = engine->TakeTimeline();
   result.stats = engine->stats();
+  for (const OtherMachine& other : others) {
+    SPILLWAY_RETURN_IF_ERROR(other.machine.Check());
+    engine->MoveTo(other.machine);
+    SPILLWAY_RETURN_IF_ERROR(engine->Step(other.events).status());
+    SPILLWAY_ASSIGN_OR_RETURN(result.others.emplace_back(), engine->Step(other.events));
+  }
   return result;
 }
 

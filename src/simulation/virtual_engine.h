@@ -10,7 +10,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <queue>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -66,7 +68,10 @@ class VirtualEngine {
 
   // Executes a step. Transfers that the plan has begun for the next step go on. ResourceExhausted
   // as from Engine::Acquire, with the tile's number. Internal: the pager waits for nothing.
-  absl::StatusOr<StepResult> Step(const std::vector<plan::TraceEvent>& events);
+  absl::StatusOr<StepResult> Step(std::span<const plan::TraceEvent> events);
+
+  // Transfers that are requested from now on have the links of another machine, whose Check is OK.
+  void MoveTo(const Machine& machine) { links_.emplace(machine); }
 
   double now() const { return now_; }  // seconds since the start
   const EngineStats& stats() const { return pager_.pages().stats(); }
@@ -101,7 +106,7 @@ class VirtualEngine {
 
   const plan::PlanOptions budgets_;
   engine::Pager pager_;
-  Links links_;
+  std::optional<Links> links_;                                // always there
   const std::unique_ptr<engine::TimelineRecorder> recorder_;  // null: nothing is recorded
   std::priority_queue<Event> queue_;
   double now_ = 0;
@@ -112,24 +117,33 @@ class VirtualEngine {
   Traffic recorded_nvme_, recorded_pinned_;  // when the timeline was taken last
 };
 
+// A machine of the same memory, on which the same plan is followed, with other rates and times.
+struct OtherMachine {
+  Machine machine;
+  std::span<const plan::TraceEvent> events;  // differ from the trace's in their times alone
+};
+
 struct RepeatedStep {
   StepResult step;
-  int steps = 0;                  // executed
-  bool repeats = false;           // the last step is as the one before
-  std::string not_planned;        // why the step could not be planned; empty if it was
-  plan::LinkBytes planned_bytes;  // of the plan
-  EngineStats stats;              // of all steps
-  Timeline timeline;              // of the last step, or with `observe` of all that it was told
+  std::vector<StepResult> others;  // of the other machines
+  int steps = 0;                   // executed
+  bool repeats = false;            // the last step is as the one before
+  std::string not_planned;         // why the step could not be planned; empty if it was
+  plan::LinkBytes planned_bytes;   // of the plan
+  EngineStats stats;               // of all steps
+  Timeline timeline;               // of the last step, or with `observe` of all that it was told
 };
 
 // Executes a step until it repeats: it moves the bytes of the step before, and takes its seconds to
 // a thousandth. Gives up after `most_steps`, and returns the last one. An engine's first step has
 // no plan, because it is only being recorded; here it has one if the trace tells which tiles have
 // bytes when a step starts. `observe`, if there is one, is called after each step that follows.
-// Errors of VirtualEngine.
+// Then it executes two steps on each other machine, of which the second counts. Errors of
+// VirtualEngine.
 absl::StatusOr<RepeatedStep> SimulateStep(
     const plan::Trace& trace, const SimulationOptions& options,
-    const std::function<void(const StepResult&)>& observe = nullptr);
+    const std::function<void(const StepResult&)>& observe = nullptr,
+    std::span<const OtherMachine> others = {});
 
 }  // namespace spillway::simulation
 

@@ -67,7 +67,7 @@ TEST(PlanGrid, AgreesWithTheSimulationInTheModelsOwnTiles) {
     if (!fit->fits()) continue;
     const auto quick = command::QuickStep::Make(*question, *fit);
     ASSERT_TRUE(quick.ok()) << quick.status();
-    const auto plan = quick->Cost(*question, *fit);
+    const auto plan = quick->Cost(*question, *fit, /*with_bound=*/true);
     const auto simulated = command::AnswerBySimulation(*question, {});
     ASSERT_TRUE(plan.ok() && simulated.ok()) << plan.status() << simulated.status();
     const StepCost& real = *simulated->cost;

@@ -30,8 +30,8 @@ absl::StatusOr<PlanAnswer> AnswerAtOnce(const Question& question) {
   SPILLWAY_ASSIGN_OR_RETURN(answer.largest, LargestThatFits(question));
   if (!answer.fit.fits() || !question.model.config) return answer;
   SPILLWAY_ASSIGN_OR_RETURN(const QuickStep step, QuickStep::Make(question, answer.fit));
-  SPILLWAY_ASSIGN_OR_RETURN(answer.cost, step.Cost(question, answer.fit));
-  SPILLWAY_ASSIGN_OR_RETURN(answer.more, OneMoreOfEach(question, answer.fit, step, *answer.cost));
+  SPILLWAY_ASSIGN_OR_RETURN(answer.more,
+                            PriceOneMoreOfEach(question, answer.fit, step, &answer.cost.emplace()));
   return answer;
 }
 

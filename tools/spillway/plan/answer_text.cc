@@ -81,7 +81,8 @@ std::string AskedText(const Question& question) {
     const trainer::ModelOptions& options = question.options;
     absl::StrAppendFormat(
         &text, "step      %s tokens: %s of %s of %s tokens\n", Commas(question.tokens),
-        base::FormatCount(uint64_t(options.accumulate), "micro-batche"),
+        absl::StrCat(options.accumulate,
+                     options.accumulate == 1 ? " micro-batch" : " micro-batches"),
         base::FormatCount(uint64_t(options.micro_batch), "window"), Commas(options.sequence));
   }
   absl::StrAppend(&text, "machine   ", Machine(question.hardware), "\n");
@@ -131,12 +132,13 @@ std::string SecondsText(const Question& question, const StepCost& cost) {
   line("update", cost.update_seconds);
   line("waiting", cost.waiting_seconds);
   absl::StrAppendFormat(&text, "%-10s%12.4g\n", "all", cost.seconds);
+  absl::StrAppendFormat(&text, "\nWhat binds: %s.", std::string(WhatBinds(cost)));
+  if (cost.waiting_seconds > 0.01 * cost.seconds && cost.io_seconds() <= cost.walk_seconds())
+    absl::StrAppend(&text, " What it waits for most: ", View(SlowestTransfer(cost)), ".");
   absl::StrAppendFormat(
       &text,
-      "\n%s bind%s. No schedule within this memory takes less than %.4g s.\n"
-      "NVMe %s read, %s written (%.4g s); GPU %s in, %s out (%.4g s).\n",
-      std::string(WhatBinds(cost)),
-      WhatBinds(cost).ends_with('s') || WhatBinds(cost).ends_with("er") ? "" : "s",
+      "\nNo schedule within this memory takes less than %.4g s.\n"
+      "NVMe moves %s in and %s out in %.4g s, the link to the GPU %s and %s in %.4g s.\n",
       cost.bound_seconds, FormatBytes(cost.bytes[Transfer::kRead]),
       FormatBytes(cost.bytes[Transfer::kWrite]),
       std::max({cost.drive_seconds, cost.link_seconds[0], cost.link_seconds[1]}),
@@ -168,10 +170,11 @@ std::string OutlookText(const Question& question, const PlanWishes& wishes,
   const int64_t hidden = TokensThatHideIo(question, cost);
   if (hidden > question.tokens) {
     absl::StrAppendFormat(
-        &text, "\nFrom %s tokens a step on, computing takes longer than the transfers.\n",
+        &text, "\n%s tokens a step hide the transfers: waiting is then less than a tenth.\n",
         Commas(hidden));
   } else {
-    absl::StrAppend(&text, "\nComputing takes longer than the transfers.\n");
+    absl::StrAppend(&text,
+                    "\nThe transfers are hidden: waiting is less than a tenth of the step.\n");
   }
   absl::StrAppendFormat(&text, "%s tokens take %s", Short(wishes.train_tokens),
                         Days(DaysFor(wishes.train_tokens, question, cost)));

@@ -67,7 +67,7 @@ struct Hardware {
   // A usual share, and rates of a server CPU's memory; measured ones are better.
   double flops_share = 0.4;    // of the GPU's peak that products reach
   double update_rate = 100e9;  // bytes of state a second that the CPU updates
-  double checksum = 20e9;      // bytes a second that the CPU hashes
+  double checksum = 80e9;      // bytes a second that the CPU hashes
   double latency_seconds = 0;
   double jitter = 0;
   uint64_t seed = 1;

@@ -16,7 +16,7 @@ namespace {
 constexpr uint64_t kBudgetParts = 32;
 // The leases of a step that is simulated within a tenth of a second, and those of the longest one
 // that is simulated at all.
-constexpr double kLeases = 30'000;
+constexpr double kLeases = 16'000;
 constexpr double kMostLeases = 1.5e6;
 constexpr double kFewestTiles = 256;  // of weights
 constexpr int64_t kLayersOfBound = 16;
@@ -43,13 +43,38 @@ ElementSizes SizesOf(const trainer::ModelOptions& options) {
 // Leases of a tile of a weight, its gradient and its state in a step: forward, again if activations
 // are not saved, backward for the input's gradient and for the weight's, of each micro-batch; and
 // in the update.
-double LeasesOfTile(const trainer::ModelOptions& options) {
-  return 4.0 * static_cast<double>(options.accumulate) + 6;
+double LeasesOfTile(int64_t micro_batches) { return 4.0 * static_cast<double>(micro_batches) + 6; }
+
+// The most bytes of a layer's weights and gradients.
+double LayerBytes(const hf::ModelConfig& config, const trainer::ModelOptions& options) {
+  hf::ModelConfig one = config, two = config;
+  one.num_layers = 1;
+  two.num_layers = 2;
+  one.windows.clear();
+  two.windows.clear();
+  double elements = 0;
+  for (const trainer::ParameterShape& shape : trainer::ListParameters(two))
+    elements += static_cast<double>(shape.elements());
+  for (const trainer::ParameterShape& shape : trainer::ListParameters(one))
+    elements -= static_cast<double>(shape.elements());
+  return elements * (static_cast<double>(ElementBytes(trainer::ElementType(options.precision))) +
+                     static_cast<double>(ElementBytes(options.gradient_dtype)));
 }
 
 }  // namespace
 
-LargeTiles ChooseLargeTiles(const Question& question, const plan::PlanOptions& budgets) {
+void MergeMicroBatches(const hf::ModelConfig& config, uint64_t device_bytes,
+                       trainer::ModelOptions* options) {
+  if (!options->by_layer()) return;
+  if (2 * LayerBytes(config, *options) > static_cast<double>(device_bytes)) return;
+  int64_t fewest = 2;
+  while (options->accumulate % fewest != 0) ++fewest;
+  options->micro_batch *= options->accumulate / fewest;
+  options->accumulate = fewest;
+}
+
+LargeTiles ChooseLargeTiles(const Question& question, const plan::PlanOptions& budgets,
+                            int64_t micro_batches) {
   const trainer::ModelOptions& options = question.options;
   const trainer::TileSizes own = trainer::TilesOf(trainer::Describe(question.config()), options);
   const ElementSizes bytes = SizesOf(options);
@@ -61,7 +86,7 @@ LargeTiles ChooseLargeTiles(const Question& question, const plan::PlanOptions& b
   const double most_values =
       std::min(most(budgets.device_bytes, bytes.values), most(budgets.pinned_bytes, bytes.values));
   const double most_state = most(budgets.pinned_bytes, bytes.state);
-  const double of_tile = LeasesOfTile(options);
+  const double of_tile = LeasesOfTile(micro_batches);
   const double wanted = parameters / std::max(kFewestTiles, kLeases / of_tile);
 
   LargeTiles tiles = {.layers = question.config().num_layers};

@@ -19,7 +19,15 @@ struct LargeTiles {
   int64_t layers = 0;        // fewer than the model's: too many tiles to simulate at once
 };
 
-LargeTiles ChooseLargeTiles(const Question& question, const plan::PlanOptions& budgets);
+// `micro_batches`: of the step that is simulated.
+LargeTiles ChooseLargeTiles(const Question& question, const plan::PlanOptions& budgets,
+                            int64_t micro_batches);
+
+// Where all micro-batches pass through a layer before the next layer, and the device keeps a
+// layer's weights and gradients meanwhile, few large micro-batches move and compute what many small
+// ones do. Makes the fewest of them that still show how one follows another.
+void MergeMicroBatches(const hf::ModelConfig& config, uint64_t device_bytes,
+                       trainer::ModelOptions* options);
 
 }  // namespace spillway::command
 

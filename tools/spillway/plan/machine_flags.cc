@@ -52,7 +52,7 @@ void AddMachineFlags(CLI::App* app, MachineFlags* flags) {
             "Bytes of state, weights and gradients that the CPU updates (default: 100GB/s)")
       .Type("RATE");
   AddParsed(app, "--checksum-rate", &flags->checksum_rate, ParseRate,
-            "Bytes that the CPU hashes (default: 20GB/s)")
+            "Bytes that the CPU hashes (default: 80GB/s)")
       .Type("RATE");
 }
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cmath>
 #include <thread>
 #include <utility>
@@ -19,6 +18,8 @@ namespace spillway::command {
 namespace {
 
 constexpr double kSecondsOfADay = 86400;
+// The transfers are hidden if waiting takes less than this share of a step.
+constexpr double kHiddenShare = 0.1;
 constexpr double kMostParametersPlanned = 1e15;
 constexpr std::array<std::string_view, kNumTiers> kTierWords = {"the GPU", "memory", "NVMe"};
 
@@ -55,20 +56,32 @@ LargestModel LargestCounted(const Question& question, const Fit& fit) {
   return largest;
 }
 
-std::vector<std::pair<MoreOfOne, Question>> Variants(const Question& question) {
-  std::vector<std::pair<MoreOfOne, Question>> variants;
-  const auto add = [&](std::string_view key, std::string words) -> Question& {
-    return variants.emplace_back(MoreOfOne{key, std::move(words)}, question).second;
+struct MoreOfRates {
+  MoreOfOne more;
+  FasterMachine machine;
+};
+
+// More of what changes no plan.
+std::vector<MoreOfRates> MoreRates(const Hardware& hardware) {
+  std::vector<MoreOfRates> all;
+  const auto add = [&](std::string_view key, std::string words) -> FasterMachine& {
+    return all.emplace_back(MoreOfRates{{key, std::move(words)}, {hardware}}).machine;
   };
-  const int64_t drives = question.hardware.drives.count;
-  if (drives > 1) add("drive", "one more drive").hardware.drives.count += 1;
-  add("drives", drives == 1 ? "a second drive" : "twice the drives").hardware.drives.count *= 2;
-  Question& memory = add("memory", "twice the memory");
-  memory.hardware.dram_bytes *= 2;
-  if (memory.most_pinned_bytes != kUnlimited) memory.most_pinned_bytes *= 2;
+  if (hardware.drives.count > 1) add("drive", "one more drive").hardware.drives.count += 1;
+  add("drives", hardware.drives.count == 1 ? "a second drive" : "twice the drives")
+      .hardware.drives.count *= 2;
   add("link", "a link twice as fast").hardware.link *= 2;
-  add("gpu", "a GPU twice as fast");
-  return variants;
+  add("gpu", "a GPU twice as fast").gpu = 2;
+  FasterMachine& cpu = add("cpu", "a CPU twice as fast");
+  cpu.cpu = 2;
+  cpu.hardware.checksum *= 2;
+  return all;
+}
+
+Question WithTwiceTheMemory(Question question) {
+  question.hardware.dram_bytes *= 2;
+  if (question.most_pinned_bytes != kUnlimited) question.most_pinned_bytes *= 2;
+  return question;
 }
 
 }  // namespace
@@ -79,9 +92,10 @@ double ModelFlopUtilisation(const Question& question, const StepCost& cost) {
 }
 
 int64_t TokensThatHideIo(const Question& question, const StepCost& cost) {
-  const double hidden = cost.io_seconds() - cost.update_seconds;
-  if (hidden <= 0 || cost.walk_seconds() <= 0) return 0;
-  const double tokens = static_cast<double>(question.tokens) * hidden / cost.walk_seconds();
+  if (cost.walk_seconds() <= 0) return 0;
+  const double hidden = std::max(cost.io_seconds(), (1 / kHiddenShare - 1) * cost.waiting_seconds);
+  const double walk = std::max(0.0, hidden - cost.update_seconds);
+  const double tokens = static_cast<double>(question.tokens) * walk / cost.walk_seconds();
   const auto window = static_cast<double>(question.options.sequence);
   return static_cast<int64_t>(std::min(std::ceil(tokens / window) * window, 1e18));
 }
@@ -129,30 +143,26 @@ absl::StatusOr<LargestModel> LargestThatFits(const Question& question) {
   return largest;
 }
 
-absl::StatusOr<std::vector<MoreOfOne>> OneMoreOfEach(const Question& question, const Fit& fit,
-                                                     const QuickStep& step, const StepCost& cost) {
-  auto variants = Variants(question);
-  std::vector<absl::Status> failed(variants.size());
-  std::atomic<size_t> next{0};
-  const auto work = [&] {
-    for (size_t i = next++; i < variants.size(); i = next++) {
-      auto& [more, changed] = variants[i];
-      const auto priced = step.Cost(changed, fit, more.key == "gpu" ? 2 : 1);
-      failed[i] = priced.status();
-      if (priced.ok()) more.seconds = std::min(priced->seconds, cost.seconds);
-    }
-  };
-  std::vector<std::thread> threads;
-  const size_t count =
-      std::min<size_t>(std::max(1U, std::thread::hardware_concurrency()), variants.size());
-  for (size_t i = 1; i < count; ++i) threads.emplace_back(work);
-  work();
-  for (std::thread& thread : threads) thread.join();
+absl::StatusOr<std::vector<MoreOfOne>> PriceOneMoreOfEach(const Question& question, const Fit& fit,
+                                                          const QuickStep& step, StepCost* cost) {
+  // Another memory needs another plan, which is made beside.
+  absl::StatusOr<StepCost> with_memory;
+  std::thread beside(
+      [&] { with_memory = step.Cost(WithTwiceTheMemory(question), fit, /*with_bound=*/false); });
+  std::vector<MoreOfRates> rates = MoreRates(question.hardware);
+  std::vector<FasterMachine> machines;
+  for (const MoreOfRates& each : rates) machines.push_back(each.machine);
+  absl::StatusOr<StepCost> priced = step.Cost(question, fit, /*with_bound=*/true, machines);
+  beside.join();
+  SPILLWAY_RETURN_IF_ERROR(priced.status());
+  SPILLWAY_RETURN_IF_ERROR(with_memory.status());
+  *cost = *std::move(priced);
   std::vector<MoreOfOne> all;
-  for (size_t i = 0; i < variants.size(); ++i) {
-    SPILLWAY_RETURN_IF_ERROR(failed[i]);
-    all.push_back(std::move(variants[i].first));
+  for (size_t i = 0; i < rates.size(); ++i) {
+    rates[i].more.seconds = std::min(cost->others[i], cost->seconds);
+    all.push_back(std::move(rates[i].more));
   }
+  all.push_back({"memory", "twice the memory", std::min(with_memory->seconds, cost->seconds)});
   return all;
 }
 

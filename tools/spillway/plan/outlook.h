@@ -21,8 +21,9 @@ namespace spillway::command {
 // The model's operations (trainer::StepFlops) a second, as a share of the GPU's peak.
 double ModelFlopUtilisation(const Question& question, const StepCost& cost);
 
-// The tokens a step from which on computing takes longer than the transfers: those grow little with
-// tokens, computing in proportion. 0: the update alone takes longer than they do.
+// The tokens a step that hide the transfers: computing takes longer than they do, and waiting is
+// less than a tenth of the step. Computing grows with the tokens; transfers and waiting grow
+// little, and are taken as they are. 0: any number does.
 int64_t TokensThatHideIo(const Question& question, const StepCost& cost);
 
 double DaysFor(double train_tokens, const Question& question, const StepCost& cost);
@@ -50,10 +51,11 @@ struct MoreOfOne {
   std::string words;     // "twice the drives"
   double seconds = 0;    // of a step
 };
-// The engine need not use what it has more of, so no step takes longer than with less: where the
-// simulation of a plan says so, its seconds are those of `cost`. Errors of QuickStep::Cost.
-absl::StatusOr<std::vector<MoreOfOne>> OneMoreOfEach(const Question& question, const Fit& fit,
-                                                     const QuickStep& step, const StepCost& cost);
+// The engine need not use what it has more of, so no step takes longer than with less: where an
+// execution says so, its seconds are those of the question's machine. Sets `cost`, with its bound.
+// Errors of QuickStep::Cost.
+absl::StatusOr<std::vector<MoreOfOne>> PriceOneMoreOfEach(const Question& question, const Fit& fit,
+                                                          const QuickStep& step, StepCost* cost);
 
 }  // namespace spillway::command
 

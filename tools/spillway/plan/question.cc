@@ -144,7 +144,10 @@ uint64_t Question::pinned_bytes() const {
 StepRates Question::rates() const {
   StepRates rates;
   rates.compute.flops_16bit = hardware.gpu.flops * hardware.flops_share;
-  rates.compute.flops_fp32 = hardware.gpu.flops_fp32 * hardware.flops_share;
+  // Under fp16-amp the host keeps the scaled gradient in fp32; a device multiplies it in 16 bits.
+  rates.compute.flops_fp32 = options.precision == trainer::Precision::kFp32
+                                 ? hardware.gpu.flops_fp32 * hardware.flops_share
+                                 : rates.compute.flops_16bit;
   rates.compute.bytes_per_second = hardware.gpu.memory_bytes_per_second;
   rates.update_bytes_per_second = hardware.update_rate;
   return rates;

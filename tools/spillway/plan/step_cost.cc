@@ -3,9 +3,11 @@
 #include "tools/spillway/plan/step_cost.h"
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 
 #include "src/base/status_macros.h"
+#include "src/plan/ways_to_retain.h"
 #include "tools/spillway/plan/large_tiles.h"
 #include "tools/trainer/parameters.h"
 
@@ -38,8 +40,10 @@ StepCost Alone(const TimedStep& step) {
 }
 
 void AddBounds(const plan::Trace& trace, const plan::PlanOptions& budgets, const plan::Rates& rates,
-               StepCost* cost) {
-  const plan::SecondsBound bound(trace, budgets, plan::BoundBytes(trace, budgets));
+               bool is_quick, StepCost* cost) {
+  constexpr uint32_t kFewTimes = 32;
+  const plan::SecondsBound bound(
+      trace, budgets, plan::BoundBytes(trace, budgets, is_quick ? kFewTimes : UINT32_MAX));
   plan::EventLog log;
   for (const plan::TraceEvent& event : trace.events) log.push_back(event);
   cost->bytes_bound = bound.bytes();
@@ -67,11 +71,12 @@ Timeline Named(Timeline timeline, const Question& question,
   return timeline;
 }
 
-void Speed(double factor, TimedStep* step) {
-  step->forward_seconds /= factor;
-  step->backward_seconds /= factor;
-  for (size_t i = 0; i < step->update && i < step->trace.events.size(); ++i)
-    step->trace.events[i].seconds_before /= factor;
+// The events of a step on a machine of faster processors.
+std::vector<plan::TraceEvent> FasterEvents(const TimedStep& step, const FasterMachine& machine) {
+  std::vector<plan::TraceEvent> events = step.trace.events;
+  for (size_t i = 0; i < events.size(); ++i)
+    events[i].seconds_before /= i < step.update ? machine.gpu : machine.cpu;
+  return events;
 }
 
 // The bound of a step of `share` of the model's layers, within that share of the memory, and from
@@ -85,7 +90,7 @@ StepCost BoundOf(const Question& question, const Fit& fit, const TimedStep& step
   budgets.device_bytes = less(budgets.device_bytes);
   budgets.pinned_bytes = less(budgets.pinned_bytes);
   StepCost cost = Alone(step);
-  AddBounds(step.trace, budgets, rates, &cost);
+  AddBounds(step.trace, budgets, rates, /*is_quick=*/true, &cost);
   cost.is_simulated = false;
   const auto more = [&](uint64_t bytes) {
     return static_cast<uint64_t>(static_cast<double>(bytes) / share);
@@ -114,30 +119,40 @@ double StepCost::io_seconds() const {
                    checksum_seconds});
 }
 
+std::string_view SlowestTransfer(const StepCost& cost) {
+  const double most = cost.io_seconds();
+  for (size_t i = 0; i < kLinks.size(); ++i)
+    if (cost.link_seconds[i] == most) return kLinkNames[i];
+  return cost.drive_seconds == most ? "NVMe reads and writes together" : "checksums of NVMe";
+}
+
 std::string_view WhatBinds(const StepCost& cost) {
-  std::string_view name = "computing";
-  double most = cost.walk_seconds();
-  const auto consider = [&](double seconds, std::string_view what) {
-    if (seconds > most) most = seconds, name = what;
-  };
-  consider(cost.update_seconds, "the update");
-  for (size_t i = 0; i < kLinks.size(); ++i) consider(cost.link_seconds[i], kLinkNames[i]);
-  consider(cost.drive_seconds, "NVMe reads and writes together");
-  consider(cost.checksum_seconds, "checksums");
-  return name;
+  if (cost.io_seconds() > std::max(cost.walk_seconds(), cost.update_seconds))
+    return SlowestTransfer(cost);
+  return cost.update_seconds > cost.walk_seconds() ? "the update" : "computing";
 }
 
 absl::StatusOr<StepCost> CostOf(const Question& question, const Fit& fit, const TimedStep& step,
                                 const Execution& execution) {
   simulation::SimulationOptions options;
   options.budgets = BudgetsOf(question, fit);
+  if (execution.is_quick) options.budgets.choose_retained = &plan::OneWayToRetain;
   options.placement = question.placement;
   options.machine = question.hardware.Links();
   options.most_steps = execution.most_steps;
   options.ends_early = execution.ends_early;
   options.timeline_events = execution.timeline_events;
-  SPILLWAY_ASSIGN_OR_RETURN(simulation::RepeatedStep simulated,
-                            simulation::SimulateStep(step.trace, options, execution.observe));
+  std::deque<std::vector<plan::TraceEvent>> faster;
+  std::vector<simulation::OtherMachine> others;
+  for (const FasterMachine& other : execution.others) {
+    const bool is_same = other.gpu == 1 && other.cpu == 1;
+    const auto& events =
+        is_same ? step.trace.events : faster.emplace_back(FasterEvents(step, other));
+    others.push_back({other.hardware.Links(), events});
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(
+      simulation::RepeatedStep simulated,
+      simulation::SimulateStep(step.trace, options, execution.observe, others));
   StepCost cost = Alone(step);
   cost.seconds = simulated.step.seconds;
   cost.waiting_seconds = simulated.step.stall_seconds;
@@ -147,12 +162,13 @@ absl::StatusOr<StepCost> CostOf(const Question& question, const Fit& fit, const 
   cost.repeats = simulated.repeats;
   cost.not_planned = std::move(simulated.not_planned);
   cost.timeline = Named(std::move(simulated.timeline), question, step.tensors);
+  for (const simulation::StepResult& other : simulated.others) cost.others.push_back(other.seconds);
   for (size_t tier = 0; tier < kNumTiers; ++tier)
     for (size_t role = 0; role < kNumRoles; ++role)
       cost.fullest[tier][role] = simulated.stats.role_tiers[role][tier].peak_bytes;
   const plan::Rates rates = options.machine.Rates();
   AddLinks(rates, &cost);
-  AddBounds(step.trace, options.budgets, rates, &cost);
+  if (!execution.is_quick) AddBounds(step.trace, options.budgets, rates, /*is_quick=*/false, &cost);
   return cost;
 }
 
@@ -160,7 +176,9 @@ absl::StatusOr<QuickStep> QuickStep::Make(const Question& question, const Fit& f
   QuickStep quick;
   hf::ModelConfig config = question.config();
   trainer::ModelOptions options = question.options;
-  const LargeTiles tiles = ChooseLargeTiles(question, BudgetsOf(question, fit));
+  const plan::PlanOptions budgets = BudgetsOf(question, fit);
+  MergeMicroBatches(config, budgets.device_bytes, &options);
+  const LargeTiles tiles = ChooseLargeTiles(question, budgets, options.accumulate);
   const int64_t own = trainer::TilesOf(trainer::Describe(config), options).values;
   options.tiles = tiles.sizes;
   if (tiles.layers < config.num_layers) {
@@ -170,16 +188,33 @@ absl::StatusOr<QuickStep> QuickStep::Make(const Question& question, const Fit& f
     if (!config.windows.empty()) config.windows.resize(static_cast<size_t>(tiles.layers));
   }
   SPILLWAY_ASSIGN_OR_RETURN(quick.step_, TimeStep(config, options, question.rates(), own));
+  LeaveOutSmallTiles(&quick.step_);
   return quick;
 }
 
-absl::StatusOr<StepCost> QuickStep::Cost(const Question& question, const Fit& fit,
-                                         double faster_gpu) const {
-  if (faster_gpu == 1 && layers_share_ == 1) return CostOf(question, fit, step_);
-  TimedStep step = step_;
-  Speed(faster_gpu, &step);
-  if (layers_share_ == 1) return CostOf(question, fit, step);
-  return BoundOf(question, fit, step, layers_share_);
+absl::StatusOr<StepCost> QuickStep::Cost(const Question& question, const Fit& fit, bool with_bound,
+                                         std::vector<FasterMachine> others) const {
+  if (layers_share_ == 1) {
+    SPILLWAY_ASSIGN_OR_RETURN(
+        StepCost cost,
+        CostOf(question, fit, step_, {.is_quick = true, .others = std::move(others)}));
+    if (!with_bound) return cost;
+    AddBounds(step_.trace, BudgetsOf(question, fit), question.hardware.Links().Rates(),
+              /*is_quick=*/true, &cost);
+    return cost;
+  }
+  StepCost cost = BoundOf(question, fit, step_, layers_share_);
+  for (const FasterMachine& other : others) {
+    Question faster = question;
+    faster.hardware = other.hardware;
+    TimedStep step = step_;
+    step.trace.events = FasterEvents(step_, other);
+    step.forward_seconds /= other.gpu;
+    step.backward_seconds /= other.gpu;
+    step.update_seconds /= other.cpu;
+    cost.others.push_back(BoundOf(faster, fit, step, layers_share_).seconds);
+  }
+  return cost;
 }
 
 }  // namespace spillway::command

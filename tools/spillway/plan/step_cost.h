@@ -11,6 +11,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "src/plan/bounds.h"
@@ -39,10 +40,11 @@ struct StepCost {
   double checksum_seconds = 0;                    // of the CPU's hashing
   std::array<RoleBytes, kNumTiers> fullest = {};  // of device and memory, by Tier
   uint64_t num_tiles = 0;
-  int steps = 0;            // executed
-  bool repeats = false;     // the last two are alike
-  std::string not_planned;  // why the step is served on demand; empty: it is planned
-  Timeline timeline;        // of the steps that were observed, else of the last one
+  int steps = 0;               // executed
+  bool repeats = false;        // the last two are alike
+  std::string not_planned;     // why the step is served on demand; empty: it is planned
+  std::vector<double> others;  // seconds on the execution's other machines
+  Timeline timeline;           // of the steps that were observed, else of the last one
 
   double walk_seconds() const { return forward_seconds + backward_seconds; }
   // Seconds of the transfers that take longest, if nothing else bound.
@@ -51,18 +53,30 @@ struct StepCost {
 
 // What binds the step: whichever takes longest alone, as "computing", "the update", "NVMe reads".
 std::string_view WhatBinds(const StepCost& cost);
+// Of the transfers alone, the same.
+std::string_view SlowestTransfer(const StepCost& cost);
+
+// The question's machine with other drives, another link or faster processors. Its memory is the
+// same.
+struct FasterMachine {
+  Hardware hardware;
+  double gpu = 1;  // how many times as fast as the question's it computes
+  double cpu = 1;  // the same of the update; `hardware` has the rate of checksums
+};
 
 // How a step is executed.
 struct Execution {
   int most_steps = 8;  // see SimulationOptions
   bool ends_early = true;
+  bool is_quick = false;  // plans with little effort, and leaves the bounds out
   uint64_t timeline_events = 0;
   // Called after each step but the first, before its bounds are known.
   std::function<void(const simulation::StepResult&)> observe;
+  std::vector<FasterMachine> others;  // on which the same plan is followed afterwards
 };
 
 // Executes the step on the question's machine. `step` may be of larger tiles than the model's own,
-// and of a question whose machine differs in memory, drives and links. REQUIRES: it fits. Errors of
+// and of a question with another memory. REQUIRES: it fits. Errors of
 // SimulateStep.
 absl::StatusOr<StepCost> CostOf(const Question& question, const Fit& fit, const TimedStep& step,
                                 const Execution& execution = {});
@@ -76,8 +90,9 @@ class QuickStep {
   static absl::StatusOr<QuickStep> Make(const Question& question, const Fit& fit);
 
   // `faster_gpu`: how many times as fast as the question's GPU it computes.
-  absl::StatusOr<StepCost> Cost(const Question& question, const Fit& fit,
-                                double faster_gpu = 1) const;
+  // `with_bound`: else the bounds are zero.
+  absl::StatusOr<StepCost> Cost(const Question& question, const Fit& fit, bool with_bound,
+                                std::vector<FasterMachine> others = {}) const;
 
  private:
   TimedStep step_;

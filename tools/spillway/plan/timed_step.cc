@@ -3,6 +3,7 @@
 #include "tools/spillway/plan/timed_step.h"
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -126,6 +127,45 @@ absl::StatusOr<TimedStep> TimeStep(const hf::ModelConfig& config,
     step.update_seconds += event.seconds_before;
   }
   return step;
+}
+
+void LeaveOutSmallTiles(TimedStep* step) {
+  constexpr uint64_t kParts = 1000;
+  plan::Trace& trace = step->trace;
+  std::map<uint64_t, uint64_t> bytes_of_size;
+  uint64_t all = 0, small = 0, most = 0;
+  for (const plan::TraceTile& tile : trace.tiles) {
+    bytes_of_size[tile.size_bytes] += tile.size_bytes;
+    all += tile.size_bytes;
+  }
+  for (const auto& [size, bytes] : bytes_of_size) {
+    small += bytes;
+    if (small > all / kParts) break;
+    most = size;
+  }
+
+  std::vector<plan::TileIndex> index(trace.tiles.size());
+  plan::Trace kept;
+  for (plan::TileIndex tile = 0; tile < trace.tiles.size(); ++tile) {
+    if (trace.tiles[tile].size_bytes <= most) continue;
+    index[tile] = static_cast<plan::TileIndex>(kept.tiles.size());
+    kept.tiles.push_back(trace.tiles[tile]);
+  }
+  double seconds = 0;
+  size_t update = 0;
+  for (size_t i = 0; i < trace.events.size(); ++i) {
+    plan::TraceEvent event = trace.events[i];
+    if (i == step->update) update = kept.events.size();
+    seconds += event.seconds_before;
+    if (trace.tiles[event.tile].size_bytes <= most) continue;
+    event.seconds_before = std::exchange(seconds, 0);
+    event.tile = index[event.tile];
+    kept.events.push_back(event);
+  }
+  if (!kept.events.empty()) kept.events.back().seconds_before += seconds;
+  step->trace = std::move(kept);
+  step->update = update;
+  step->tensors.clear();
 }
 
 }  // namespace spillway::command
