@@ -4,8 +4,8 @@
 // to 100% of the state, under each policy, compared with the bounds that no schedule can beat? And
 // with eight micro-batches, in each order? Limit: planned bytes at most 1.05 times the bound.
 //
-// Nothing is measured: the bytes are those of the plans, and the seconds those of a simulation at
-// the default rates (plan::Rates).
+// Nothing is measured: bytes and seconds are those of the step that repeats in virtual time, at the
+// default rates (simulation::Machine).
 //
 //   build/release/bin/plan_budgets [--svg FILE]
 
@@ -24,8 +24,7 @@
 #include "absl/strings/str_format.h"
 #include "src/base/status_macros.h"
 #include "src/plan/bounds.h"
-#include "src/plan/make_plan.h"
-#include "src/plan/simulate.h"
+#include "src/simulation/virtual_engine.h"
 #include "tests/plan/bound_seconds.h"
 #include "tests/plan/model_step.h"
 #include "tests/plan/policies.h"
@@ -44,25 +43,27 @@ double Ratio(uint64_t bytes, uint64_t least) {
 // The results for one step at one budget.
 struct Point {
   int percent = 0;
-  std::vector<plan::SimulatedStep> steps;  // by policy
-  plan::BytesBound bound;                  // the same for every policy
+  std::vector<simulation::StepResult> steps;  // by policy
+  plan::BytesBound bound;                     // the same for every policy
   double bound_seconds = 0;
 };
 
 absl::StatusOr<Point> Try(const plan::Trace& trace, int percent, int num_policies) {
   const uint64_t state = plan::StateBytes(trace);
-  plan::PlanOptions options;
+  simulation::SimulationOptions simulated;
+  plan::PlanOptions& options = simulated.budgets;
   options.device_bytes = state * kDevicePercent / 100;
   options.pinned_bytes = state * static_cast<uint64_t>(percent) / 100;
   Point point{.percent = percent};
   for (int i = 0; i < num_policies; ++i) {
     options.choose_retained = FunctionOf(static_cast<plan::Policy>(i));
-    SPILLWAY_ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(trace, options));
-    SPILLWAY_ASSIGN_OR_RETURN(const plan::SimulatedStep step, plan::Simulate(trace, plan));
-    point.steps.push_back(step);
+    SPILLWAY_ASSIGN_OR_RETURN(const simulation::RepeatedStep repeated,
+                              simulation::SimulateStep(trace, simulated));
+    if (!repeated.not_planned.empty()) return absl::ResourceExhaustedError(repeated.not_planned);
+    point.steps.push_back(repeated.step);
   }
   point.bound = plan::BoundBytes(trace, options);
-  point.bound_seconds = plan::BoundSeconds(trace, options, point.bound, plan::Rates());
+  point.bound_seconds = plan::BoundSeconds(trace, options, point.bound, simulated.machine.Rates());
   return point;
 }
 
@@ -79,11 +80,11 @@ void PrintPolicies(const std::vector<Point>& points) {
   for (const Point& point : points) {
     std::printf("| %d | %.0f / %.0f, %.2f |", point.percent, MiB(point.bound.nvme),
                 MiB(point.bound.device), point.bound_seconds);
-    for (const plan::SimulatedStep& step : point.steps) {
+    for (const simulation::StepResult& step : point.steps) {
       std::printf(" %.0f / %.0f, %.2f |", MiB(step.bytes.nvme()), MiB(step.bytes.device()),
                   step.seconds);
     }
-    const plan::SimulatedStep& planned = point.steps[0];
+    const simulation::StepResult& planned = point.steps[0];
     std::printf(" %.3f, %.3f, %.2f |\n", Ratio(planned.bytes.nvme(), point.bound.nvme),
                 Ratio(planned.bytes.total(), point.bound.total()),
                 planned.seconds / point.bound_seconds);
@@ -102,7 +103,7 @@ absl::Status PrintOrders(plan::StepShape shape) {
     std::printf("| %d |", percent);
     for (const plan::Trace* trace : {&by_batch, &by_layer}) {
       SPILLWAY_ASSIGN_OR_RETURN(const Point point, Try(*trace, percent, 1));
-      const plan::SimulatedStep& step = point.steps[0];
+      const simulation::StepResult& step = point.steps[0];
       std::printf(" %.0f / %.0f, %.2f | %.3f |", MiB(step.bytes.nvme()), MiB(step.bytes.device()),
                   step.seconds, Ratio(step.bytes.total(), point.bound.total()));
     }
@@ -134,7 +135,7 @@ std::string Panel(const std::vector<Point>& points, double left, const char* tit
                   const Value& value, const BoundValue& bound) {
   double most = 0;
   for (const Point& point : points) {
-    for (const plan::SimulatedStep& step : point.steps) most = std::max(most, value(step));
+    for (const simulation::StepResult& step : point.steps) most = std::max(most, value(step));
   }
   std::string svg =
       absl::StrFormat("<text x='%.0f' y='24' font-weight='bold'>%s</text>\n", left, title);
@@ -163,11 +164,11 @@ std::string Picture(const std::vector<Point>& points) {
       second + kWidth + 20, kTop + kHeight + 70);
   svg += Panel(
       points, kLeft, "MiB a step over NVMe",
-      [](const plan::SimulatedStep& step) { return MiB(step.bytes.nvme()); },
+      [](const simulation::StepResult& step) { return MiB(step.bytes.nvme()); },
       [](const Point& point) { return MiB(point.bound.nvme); });
   svg += Panel(
       points, second, "Seconds a step, simulated",
-      [](const plan::SimulatedStep& step) { return step.seconds; },
+      [](const simulation::StepResult& step) { return step.seconds; },
       [](const Point& point) { return point.bound_seconds; });
   const auto key = [&svg](int i, const std::string& name, const char* colour) {
     absl::StrAppendFormat(&svg,

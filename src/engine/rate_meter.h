@@ -15,7 +15,7 @@
 #include <array>
 
 #include "src/base/busy_meter.h"
-#include "src/plan/simulate.h"
+#include "src/plan/rates.h"
 
 namespace spillway::engine {
 

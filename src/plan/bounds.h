@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "src/plan/plan.h"
-#include "src/plan/simulate.h"
+#include "src/plan/rates.h"
 #include "src/plan/trace.h"
 
 namespace spillway::plan {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "src/plan/simulate.h"
+#include "src/plan/rates.h"
 #include "src/plan/transfer.h"
 
 namespace spillway::simulation {
@@ -23,6 +23,7 @@ struct Drive {
   double read = 3e9;
   double write = 1.5e9;
   double both = 3e9;  // reads and writes together, while both are in flight
+  friend bool operator==(const Drive&, const Drive&) = default;
 };
 
 struct Machine {
@@ -42,6 +43,10 @@ struct Machine {
   // The rates that a bound of a step's seconds takes: those of all drives together.
   plan::Rates Rates() const;
 };
+
+// A machine with one drive whose bounds take these rates. A link that was never used, whose rate is
+// infinite, takes next to no time.
+Machine MachineOf(const plan::Rates& rates);
 
 // REQUIRES: machine.Check() is OK.
 class Links {

@@ -15,9 +15,9 @@
 
 #include "src/plan/bounds.h"
 #include "src/plan/make_plan.h"
-#include "src/plan/simulate.h"
 #include "tests/plan/bound_seconds.h"
 #include "tests/plan/policies.h"
+#include "tests/plan/simulate.h"
 
 namespace spillway::plan {
 

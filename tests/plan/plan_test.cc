@@ -13,12 +13,12 @@
 
 #include "src/plan/make_plan.h"
 #include "src/plan/retention.h"
-#include "src/plan/simulate.h"
 #include "src/plan/stop.h"
 #include "src/plan/uses.h"
 #include "tests/plan/checked_plan.h"
 #include "tests/plan/model_step.h"
 #include "tests/plan/same_step.h"
+#include "tests/plan/simulate.h"
 
 namespace spillway::plan {
 namespace {

@@ -13,10 +13,10 @@
 
 #include "src/plan/bounds.h"
 #include "src/plan/make_plan.h"
-#include "src/plan/simulate.h"
 #include "tests/exhaustive.h"
 #include "tests/plan/bound_seconds.h"
 #include "tests/plan/model_step.h"
+#include "tests/plan/simulate.h"
 
 namespace spillway::plan {
 namespace {

@@ -49,9 +49,14 @@ MAY_INCLUDE = {
     "tools/trainer/kernels": {PUBLIC, "src/base", "tools/trainer/compute"},
     "tools/spillway/command": COMMAND,
     **{f"tools/spillway/{folder}": COMMAND | {"tools/spillway/command"}
-       for folder in ("bench", "report", "store", "train")},
-    # Counts what a walk would compute, with the recipe of train's flags.
-    "tools/spillway/plan": COMMAND | {"tools/spillway/command", "tools/spillway/train", "tools/trainer/compute"},
+       for folder in ("bench", "report", "store")},
+    # Measures the machine with the loops of the benchmarks.
+    "tools/spillway/machine": COMMAND | {"tools/spillway/command", "tools/spillway/bench", "tools/trainer/compute", "tools/trainer/kernels"},
+    # Counts what a walk would compute.
+    "tools/spillway/step": COMMAND | {"tools/trainer/compute"},
+    "tools/spillway/train": COMMAND | {"tools/spillway/command", "tools/spillway/machine", "tools/spillway/step"},
+    # Asks with the recipe of train's flags.
+    "tools/spillway/plan": COMMAND | {"tools/spillway/command", "tools/spillway/machine", "tools/spillway/step", "tools/spillway/train"},
     "tools/spillway/doctor": COMMAND | {"tools/spillway/command", "tools/spillway/store"},  # reports on a store
     "bench": None,  # anything
     "tests": None,
@@ -60,12 +65,12 @@ MAY_INCLUDE = {
 # The order of the parts inside a folder. A part may include itself and those before it. A part is a header with its
 # sources: X.h, X.cc, X_more.cc.
 ORDER = {
-    "src/plan": """stop transfer tile_bits trace retention room_tree range_map uses frames prices ways_to_retain pack plan op_writer
-        reserve make_plan simulate bounds zero_bytes""".split(),
+    "src/plan": """stop transfer rates tile_bits trace retention room_tree range_map uses frames prices ways_to_retain pack plan op_writer
+        reserve make_plan bounds zero_bytes""".split(),
     "src/engine/following": "step_plan plan_index plan_progress ready_ops plan_periods plan_follower".split(),
     "src/engine/pager": """arena_map tile_table use_queue action leases write_failures job page_table
         transfers plan_frames room plan_moves plan_run arrivals flush pager""".split(),
-    "src/engine": """open_engine overlap_meter caller_waits rate_meter resting_room plan_service step_planner
+    "src/engine": """open_engine recorded_step overlap_meter caller_waits rate_meter resting_room plan_service step_planner
         timeline_recorder transfer_thread mover tensor_registry tensor_reader store_reader engine_stream engine_parts
         engine""".split(),
 }

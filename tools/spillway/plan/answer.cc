@@ -9,7 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "src/base/status_macros.h"
 #include "src/base/view.h"
-#include "tools/spillway/plan/timed_step.h"
+#include "tools/spillway/step/timed_step.h"
 
 namespace spillway::command {
 

@@ -8,7 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "src/base/status_macros.h"
 #include "tools/spillway/command/exit_code.h"
-#include "tools/spillway/plan/timed_step.h"
+#include "tools/spillway/step/timed_step.h"
 #include "tools/trainer/activations.h"
 #include "tools/trainer/parameters.h"
 

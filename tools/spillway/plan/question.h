@@ -17,7 +17,7 @@
 #include "tools/spillway/plan/asked_model.h"
 #include "tools/spillway/plan/hardware.h"
 #include "tools/spillway/plan/machine_flags.h"
-#include "tools/spillway/plan/timed_step.h"
+#include "tools/spillway/step/timed_step.h"
 #include "tools/spillway/train/train_flags.h"
 
 namespace spillway::command {

@@ -18,7 +18,7 @@
 #include "src/simulation/virtual_engine.h"
 #include "tools/spillway/plan/fit.h"
 #include "tools/spillway/plan/question.h"
-#include "tools/spillway/plan/timed_step.h"
+#include "tools/spillway/step/timed_step.h"
 
 namespace spillway::command {
 

@@ -3,16 +3,14 @@
 #include "tools/spillway/train/accumulation_choice.h"
 
 #include <algorithm>
-#include <array>
-#include <tuple>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "src/base/bytes.h"
 #include "src/base/status_macros.h"
-#include "src/plan/make_plan.h"
-#include "src/plan/simulate.h"
 #include "src/plan/trace.h"
-#include "tools/spillway/train/recorded_trace.h"
+#include "src/simulation/virtual_engine.h"
+#include "tools/spillway/step/recorded_trace.h"
 #include "tools/trainer/dry_run.h"
 
 namespace spillway::command {
@@ -23,19 +21,6 @@ using trainer::AccumulationOrder;
 // Most passes of a micro-batch through a layer that are planned. Planning more takes longer than
 // the answer is worth.
 constexpr int64_t kMostPassesPlanned = 1 << 13;
-
-// Sets where each tile rests. Tiles that rest on the device or in pinned memory get reserved frames
-// there, one after another from offset 0.
-void Place(const Placement& placement, uint64_t frame_alignment, plan::Trace* trace) {
-  std::array<uint64_t, kNumTiers> used_bytes = {};
-  for (plan::TraceTile& tile : trace->tiles) {
-    tile.rest = placement[static_cast<size_t>(tile.role)];
-    if (!tile.rest || *tile.rest == Tier::kNvme) continue;
-    uint64_t& used = used_bytes[static_cast<size_t>(*tile.rest)];
-    tile.reserved_frame = plan::ReservedFrame{*tile.rest, used};
-    used += base::RoundUp(tile.size_bytes, frame_alignment);
-  }
-}
 
 // Returns the budget, reduced to at most about twice the bytes of all tiles, because plans cannot
 // compute with an unlimited one.
@@ -51,27 +36,35 @@ std::string DescribeBytes(const std::optional<plan::LinkBytes>& bytes) {
                       base::FormatBytes(bytes->device()), " to and from the device");
 }
 
-absl::StatusOr<plan::SimulatedStep> TryOrder(const plan::Trace& trace,
-                                             const plan::PlanOptions& options) {
-  SPILLWAY_ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(trace, options));
-  return plan::Simulate(trace, plan);
+// Returns the step that repeats; none if the step cannot be planned.
+absl::StatusOr<simulation::StepResult> TryOrder(const plan::Trace& trace,
+                                                const simulation::SimulationOptions& options) {
+  SPILLWAY_ASSIGN_OR_RETURN(const simulation::RepeatedStep simulated,
+                            simulation::SimulateStep(trace, options));
+  if (simulated.not_planned.empty()) return simulated.step;
+  return absl::ResourceExhaustedError(simulated.not_planned);
+}
+
+// Times that differ by less than a hundredth count as equal: the machine's rates are not known.
+bool IsCheaper(const simulation::StepResult& one, const simulation::StepResult& than) {
+  constexpr double kEqual = 0.01;
+  const double difference = one.seconds - than.seconds;
+  if (std::abs(difference) > kEqual * std::max(one.seconds, than.seconds)) return difference < 0;
+  return one.bytes.total() < than.bytes.total();
 }
 
 }  // namespace
 
 absl::StatusOr<AccumulationChoice> ChooseOrder(const plan::Trace& of_micro_batch,
                                                const plan::Trace& of_layer,
-                                               const plan::PlanOptions& options) {
+                                               const simulation::SimulationOptions& options) {
   const auto micro_batch = TryOrder(of_micro_batch, options);
   const auto layer = TryOrder(of_layer, options);
   if (!micro_batch.ok() && !layer.ok()) return micro_batch.status();
   AccumulationChoice choice;
   if (micro_batch.ok()) choice.micro_batch = micro_batch->bytes;
   if (layer.ok()) choice.layer = layer->bytes;
-  const auto cost = [](const plan::SimulatedStep& step) {
-    return std::tuple(step.seconds, step.bytes.total());
-  };
-  if (layer.ok() && (!micro_batch.ok() || cost(*layer) < cost(*micro_batch)))
+  if (layer.ok() && (!micro_batch.ok() || IsCheaper(*layer, *micro_batch)))
     choice.order = AccumulationOrder::kLayer;
   return choice;
 }
@@ -80,23 +73,22 @@ AccumulationChoice CompareOrders(const hf::ModelConfig& config, trainer::ModelOp
                                  const EngineFlags& flags) {
   const int64_t all = options.accumulate;
   options.accumulate = std::min(all, std::max<int64_t>(2, kMostPassesPlanned / config.num_layers));
-  plan::PlanOptions budgets;
   const auto trace_in = [&](AccumulationOrder order) -> absl::StatusOr<plan::Trace> {
     options.accumulation_order = order;
     SPILLWAY_ASSIGN_OR_RETURN(const trainer::RecordedStep step,
                               trainer::RecordStep(config, options));
-    plan::Trace trace = TraceOf(step);
-    Place(PlacementOf(flags.placement).value_or(Placement()), budgets.frame_alignment, &trace);
-    return trace;
+    return TraceOf(step);
   };
   const absl::StatusOr<plan::Trace> micro_batch = trace_in(AccumulationOrder::kMicroBatch);
   const absl::StatusOr<plan::Trace> layer = trace_in(AccumulationOrder::kLayer);
   AccumulationChoice choice;
   if (micro_batch.ok() && layer.ok()) {
-    budgets.device_bytes = Limited(flags.device_bytes, *layer);
-    budgets.pinned_bytes = Limited(flags.pinned_bytes, *layer);
-    budgets.has_store = !flags.store.empty();
-    choice = ChooseOrder(*micro_batch, *layer, budgets).value_or(AccumulationChoice());
+    simulation::SimulationOptions simulated;
+    simulated.budgets.device_bytes = Limited(flags.device_bytes, *layer);
+    simulated.budgets.pinned_bytes = Limited(flags.pinned_bytes, *layer);
+    simulated.budgets.has_store = !flags.store.empty();
+    simulated.placement = PlacementOf(flags.placement).value_or(Placement());
+    choice = ChooseOrder(*micro_batch, *layer, simulated).value_or(AccumulationChoice());
   }
   choice.planned = options.accumulate;
   choice.all = all;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The order in which a step's micro-batches pass through the model. The planner computes what a
-// step would cost in either order, and the cheaper one is chosen.
+// The order in which a step's micro-batches pass through the model. A step is simulated in either
+// order, and the cheaper one is chosen.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_TRAIN_ACCUMULATION_CHOICE_H_
 #define SPILLWAY_TOOLS_SPILLWAY_TRAIN_ACCUMULATION_CHOICE_H_
@@ -12,8 +12,9 @@
 
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
-#include "src/plan/plan.h"
 #include "src/plan/trace.h"
+#include "src/plan/transfer.h"
+#include "src/simulation/virtual_engine.h"
 #include "tools/hf/config.h"
 #include "tools/spillway/train/engine_flags.h"
 #include "tools/trainer/model.h"
@@ -32,15 +33,15 @@ struct AccumulationChoice {
 };
 
 // Chooses between the traces of one step in both orders: the one that takes less time; if the times
-// are equal, the one that moves fewer bytes; if these are equal too, micro-batch order. Links have
-// the rates of plan::Rates. Returns an error if neither trace can be planned.
+// are equal to a hundredth, the one that moves fewer bytes; if these are equal too, micro-batch
+// order. Returns an error if neither trace can be planned.
 absl::StatusOr<AccumulationChoice> ChooseOrder(const plan::Trace& of_micro_batch,
                                                const plan::Trace& of_layer,
-                                               const plan::PlanOptions& options);
+                                               const simulation::SimulationOptions& options);
 
 // Chooses the order for the steps of a model. If neither order can be planned, it is micro-batch
-// order. Links have the rates of plan::Rates, because nothing is measured yet. Steps on
-// demand are compared as if they were planned.
+// order. Links have the default rates of simulation::Machine, because nothing is measured yet.
+// Steps on demand are compared as if they were planned.
 AccumulationChoice CompareOrders(const hf::ModelConfig& config, trainer::ModelOptions options,
                                  const EngineFlags& flags);
 

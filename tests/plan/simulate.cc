@@ -3,7 +3,7 @@
 // Simulates a period in one pass in the plan's order. Everything that an operation waits for comes
 // before it in that order, so its start time is known when the pass reaches it.
 
-#include "src/plan/simulate.h"
+#include "tests/plan/simulate.h"
 
 #include <algorithm>
 #include <array>
@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "src/base/status_macros.h"
 #include "src/plan/range_map.h"
+#include "src/plan/rates.h"
 
 namespace spillway::plan {
 namespace {

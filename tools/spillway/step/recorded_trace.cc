@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tools/spillway/train/recorded_trace.h"
+#include "tools/spillway/step/recorded_trace.h"
 
 #include <cstdint>
 #include <vector>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tools/spillway/plan/timed_step.h"
+#include "tools/spillway/step/timed_step.h"
 
 #include <functional>
 #include <map>
@@ -11,9 +11,10 @@
 #include "spillway/optimizer.h"
 #include "spillway/thread_pool.h"
 #include "src/base/status_macros.h"
-#include "tools/spillway/plan/counting_compute.h"
-#include "tools/spillway/train/recorded_trace.h"
+#include "tools/spillway/step/counting_compute.h"
+#include "tools/spillway/step/recorded_trace.h"
 #include "tools/trainer/activations.h"
+#include "tools/trainer/compute/host_compute.h"
 #include "tools/trainer/description.h"
 #include "tools/trainer/dry_run.h"
 #include "tools/trainer/parameters.h"
@@ -88,6 +89,16 @@ absl::StatusOr<uint64_t> WorkspaceBytes(const hf::ModelConfig& config,
   DryWalk dry;
   SPILLWAY_RETURN_IF_ERROR(dry.Make(&engine, &compute, config, options));
   return compute.scratch_bytes();
+}
+
+absl::StatusOr<uint64_t> HostWorkspaceBytes(const hf::ModelConfig& config,
+                                            const trainer::ModelOptions& options, int threads) {
+  trainer::RecordingEngine engine;
+  ThreadPool pool(threads);
+  SPILLWAY_ASSIGN_OR_RETURN(const auto compute, trainer::HostCompute::Create(&pool));
+  DryWalk dry;  // takes address space alone: nothing touches the scratch
+  SPILLWAY_RETURN_IF_ERROR(dry.Make(&engine, compute.get(), config, options));
+  return compute->scratch_bytes();
 }
 
 absl::StatusOr<TimedStep> TimeStep(const hf::ModelConfig& config,

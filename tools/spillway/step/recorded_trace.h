@@ -3,8 +3,8 @@
 // The trace of a step that was recorded dry, from which the planner computes what the step would
 // move under options that are not decided yet. In the trace, computing takes no time.
 
-#ifndef SPILLWAY_TOOLS_SPILLWAY_TRAIN_RECORDED_TRACE_H_
-#define SPILLWAY_TOOLS_SPILLWAY_TRAIN_RECORDED_TRACE_H_
+#ifndef SPILLWAY_TOOLS_SPILLWAY_STEP_RECORDED_TRACE_H_
+#define SPILLWAY_TOOLS_SPILLWAY_STEP_RECORDED_TRACE_H_
 
 #include "src/plan/trace.h"
 #include "tools/trainer/dry_run.h"
@@ -17,4 +17,4 @@ plan::Trace TraceOf(const trainer::RecordedStep& step);
 
 }  // namespace spillway::command
 
-#endif  // SPILLWAY_TOOLS_SPILLWAY_TRAIN_RECORDED_TRACE_H_
+#endif  // SPILLWAY_TOOLS_SPILLWAY_STEP_RECORDED_TRACE_H_

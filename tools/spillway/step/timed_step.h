@@ -3,8 +3,8 @@
 // A training step with its seconds, of a machine that need not be there: the walk of training
 // itself, dry, with a Compute that counts (counting_compute.h).
 
-#ifndef SPILLWAY_TOOLS_SPILLWAY_PLAN_TIMED_STEP_H_
-#define SPILLWAY_TOOLS_SPILLWAY_PLAN_TIMED_STEP_H_
+#ifndef SPILLWAY_TOOLS_SPILLWAY_STEP_TIMED_STEP_H_
+#define SPILLWAY_TOOLS_SPILLWAY_STEP_TIMED_STEP_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -23,6 +23,7 @@ struct ComputeRates {
   double flops_16bit = 0;       // of products with 16-bit operands, per second
   double flops_fp32 = 0;        // of products with fp32 operands
   double bytes_per_second = 0;  // of the device's memory
+  bool is_host = false;         // scratch is fp32, whatever it is rounded to
 };
 
 struct StepRates {
@@ -57,7 +58,10 @@ void LeaveOutSmallTiles(TimedStep* step);
 // The device's scratch of a step. Errors of trainer::RecordStep.
 absl::StatusOr<uint64_t> WorkspaceBytes(const hf::ModelConfig& config,
                                         const trainer::ModelOptions& options);
+// The same of the host, which computes on `threads` threads.
+absl::StatusOr<uint64_t> HostWorkspaceBytes(const hf::ModelConfig& config,
+                                            const trainer::ModelOptions& options, int threads);
 
 }  // namespace spillway::command
 
-#endif  // SPILLWAY_TOOLS_SPILLWAY_PLAN_TIMED_STEP_H_
+#endif  // SPILLWAY_TOOLS_SPILLWAY_STEP_TIMED_STEP_H_

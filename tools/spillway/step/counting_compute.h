@@ -5,15 +5,15 @@
 // operation on a tile that is larger than the model's own passes over its operands as often as
 // those of the model's tiles would.
 
-#ifndef SPILLWAY_TOOLS_SPILLWAY_PLAN_COUNTING_COMPUTE_H_
-#define SPILLWAY_TOOLS_SPILLWAY_PLAN_COUNTING_COMPUTE_H_
+#ifndef SPILLWAY_TOOLS_SPILLWAY_STEP_COUNTING_COMPUTE_H_
+#define SPILLWAY_TOOLS_SPILLWAY_STEP_COUNTING_COMPUTE_H_
 
 #include <algorithm>
 #include <cstdint>
 #include <utility>
 
 #include "spillway/types.h"
-#include "tools/spillway/plan/timed_step.h"
+#include "tools/spillway/step/timed_step.h"
 #include "tools/trainer/compute/dry_compute.h"
 
 namespace spillway::command {
@@ -31,7 +31,7 @@ class CountingCompute final : public trainer::DryCompute {
   uint64_t scratch_bytes() const override { return scratch_bytes_; }
 
   // A device keeps what is rounded in its own type.
-  DType StoredAs(DType rounded) const override { return rounded; }
+  DType StoredAs(DType rounded) const override { return rates_.is_host ? DType::kF32 : rounded; }
   uint64_t NormWorkBytes(trainer::NormKind /*kind*/, int64_t /*rows*/,
                          int64_t width) const override {
     return kNormBlocks * static_cast<uint64_t>(width) * 2 * sizeof(float);
@@ -162,4 +162,4 @@ class CountingCompute final : public trainer::DryCompute {
 
 }  // namespace spillway::command
 
-#endif  // SPILLWAY_TOOLS_SPILLWAY_PLAN_COUNTING_COMPUTE_H_
+#endif  // SPILLWAY_TOOLS_SPILLWAY_STEP_COUNTING_COMPUTE_H_
