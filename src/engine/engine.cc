@@ -23,6 +23,7 @@
 #include "src/engine/engine_parts.h"
 #include "src/engine/engine_stream.h"
 #include "src/engine/mover.h"
+#include "src/engine/recorded_step.h"
 #include "src/engine/resting_room.h"
 #include "src/engine/tensor_registry.h"
 #include "tiers/device_runtime.h"
@@ -43,6 +44,7 @@ class EngineImpl final : public Engine {
  public:
   friend absl::StatusOr<std::unique_ptr<Engine>> engine::OpenEngine(EngineOptions,
                                                                     const engine::OpenChoices&);
+  friend absl::StatusOr<engine::RecordedStep> engine::LastStep(Engine*, size_t);
   ~EngineImpl() override;
 
   const TensorSpec& Spec(TensorId id) const override { return tensors_.Spec(id); }
@@ -145,6 +147,11 @@ absl::StatusOr<std::unique_ptr<Engine>> engine::OpenEngine(EngineOptions options
   engine->tensors_.Begin(engine->mover_.get(), engine->has_store_, engine->page_bytes_,
                          std::move(rests));
   return std::unique_ptr<Engine>(std::move(engine));
+}
+
+absl::StatusOr<engine::RecordedStep> engine::LastStep(Engine* engine, size_t most_events) {
+  SPILLWAY_RETURN_IF_ERROR(engine->CheckProcess());
+  return static_cast<EngineImpl*>(engine)->mover_->LastStep(most_events);
 }
 
 // The mover's threads use this object, so they end first. In a forked process they do not exist and

@@ -41,6 +41,9 @@ absl::StatusOr<std::unique_ptr<Mover>> Mover::Create(MoverParts parts, PagerOpti
 Mover::Mover(MoverParts parts, PagerOptions options,
              const std::optional<plan::PlanOptions>& budgets)
     : describe_(options.describe),
+      placement_(options.placement),
+      small_bytes_(options.small_bytes),
+      budgets_(budgets),
       timeline_events_(parts.timeline_events),
       recorder_(timeline_events_ > 0
                     ? std::make_unique<TimelineRecorder>(timeline_events_, base::NowNs())
@@ -291,6 +294,35 @@ EngineStats Mover::Stats() {
   plan::StepRecorder* const trace = planner_.Recording();
   if (trace != nullptr && planner_.is_between_steps()) trace->LeaveOut(begin, base::Now());
   return stats;
+}
+
+absl::StatusOr<RecordedStep> Mover::LastStep(size_t most_events) {
+  StepPlanner::LastStep last;
+  RecordedStep step;
+  plan::TileBits with_bytes;
+  TileIndex num_tiles = 0;
+  {
+    const Entry entry(this);
+    last = planner_.last_step();
+    with_bytes = pager_.pages().Now().with_bytes;
+    num_tiles = tiles_.size();
+    step.rates = rates_.rates();
+  }
+  if (plans_ != nullptr) plans_->Free(std::move(last.plan));
+  if (last.events == nullptr) return absl::NotFoundError("the last step was not recorded");
+  const auto num_events = last.events->Read([](const plan::EventLog& log) { return log.size(); });
+  if (num_events > most_events) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the step has ", num_events, " events, more than ", most_events));
+  }
+  step.budgets = *budgets_;
+  step.placement = placement_;
+  step.small_bytes = small_bytes_;
+  step.trace.events = last.events->Read([](const plan::EventLog& log) { return log.Events(); });
+  step.trace.tiles.reserve(num_tiles);
+  for (TileIndex tile = 0; tile < num_tiles; ++tile)
+    step.trace.tiles.push_back(TileOfTrace(tiles_[tile], with_bytes[tile], /*all_fit=*/false));
+  return step;
 }
 
 }  // namespace spillway::engine

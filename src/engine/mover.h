@@ -38,6 +38,7 @@
 #include "src/engine/pager/pager.h"
 #include "src/engine/plan_service.h"
 #include "src/engine/rate_meter.h"
+#include "src/engine/recorded_step.h"
 #include "src/engine/step_planner.h"
 #include "src/engine/timeline_recorder.h"
 #include "src/engine/transfer_thread.h"
@@ -129,6 +130,8 @@ class Mover final : private TransferThread::Listener {
   absl::Status WaitForPlan();
 
   EngineStats Stats();
+  // See engine::LastStep.
+  absl::StatusOr<RecordedStep> LastStep(size_t most_events);
   // Takes the recorded events, without the tensors' names and the budgets. Empty if no timeline is
   // recorded.
   Timeline TakeTimeline();
@@ -206,6 +209,9 @@ class Mover final : private TransferThread::Listener {
   absl::Status Quiesce(std::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::function<std::string(TileIndex)> describe_;
+  const Placement placement_;
+  const uint64_t small_bytes_;  // as in PagerOptions
+  const std::optional<plan::PlanOptions> budgets_;
   const uint64_t timeline_events_;  // 0: no timeline is recorded
 
   base::Mutex mu_;

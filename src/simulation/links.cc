@@ -63,6 +63,19 @@ plan::Rates Machine::Rates() const {
   return rates;
 }
 
+Machine MachineOf(const plan::Rates& rates) {
+  static constexpr double kMostRate = 1e15;
+  const auto finite = [](double rate) { return std::min(rate, kMostRate); };
+  Machine machine;
+  machine.drives.front() = {.read = finite(rates[Transfer::kRead]),
+                            .write = finite(rates[Transfer::kWrite]),
+                            .both = finite(rates.nvme)};
+  machine.copy_in = finite(rates[Transfer::kCopyIn]);
+  machine.copy_out = finite(rates[Transfer::kCopyOut]);
+  machine.checksum = finite(rates.checksum);
+  return machine;
+}
+
 Links::Links(Machine machine)
     : machine_(std::move(machine)),
       free_at_(machine_.drives.size()),

@@ -30,11 +30,21 @@ engine::PagerOptions PagerOptionsOf(const SimulationOptions& options) {
   paging.pinned_bytes = options.budgets.pinned_bytes;
   paging.has_store = options.budgets.has_store;
   paging.placement = options.placement;
+  paging.small_bytes = options.small_bytes;
   paging.describe = [](TileIndex tile) { return absl::StrCat("tile ", tile); };
   return paging;
 }
 
 }  // namespace
+
+SimulationOptions OptionsOf(const engine::RecordedStep& step) {
+  SimulationOptions options;
+  options.budgets = step.budgets;
+  options.placement = step.placement;
+  options.small_bytes = step.small_bytes;
+  options.machine = MachineOf(step.rates);
+  return options;
+}
 
 absl::StatusOr<std::unique_ptr<VirtualEngine>> VirtualEngine::Open(
     const std::vector<plan::TraceTile>& tiles, const SimulationOptions& options) {

@@ -23,6 +23,7 @@
 #include "spillway/timeline.h"
 #include "src/engine/following/plan_follower.h"
 #include "src/engine/pager/pager.h"
+#include "src/engine/recorded_step.h"
 #include "src/engine/timeline_recorder.h"
 #include "src/plan/plan.h"
 #include "src/plan/trace.h"
@@ -33,12 +34,16 @@ namespace spillway::simulation {
 struct SimulationOptions {
   plan::PlanOptions budgets;
   Placement placement = {};
+  uint64_t small_bytes = 0;  // tiles of at most this size are written together: see PagerOptions
   Machine machine;
   bool plans_steps = true;       // if false, everything is served on demand
   int most_steps = 8;            // that SimulateStep executes, the first one included
   bool ends_early = true;        // SimulateStep ends once a step repeats
   uint64_t timeline_events = 0;  // the newest events that TakeTimeline returns; 0: none is recorded
 };
+
+// Those of an engine, with the rates that its run has shown.
+SimulationOptions OptionsOf(const engine::RecordedStep& step);
 
 // What a step took.
 struct StepResult {
