@@ -110,6 +110,10 @@ void WhenChosen(CLI::App* command, std::function<void()> then) {
 
 void BeginGroup(CLI::App* app, const std::string& group) { app->option_defaults()->group(group); }
 
+bool IsGiven(const CLI::App& app, const std::string& name) {
+  return app.get_option(name)->count() > 0;
+}
+
 void MoveToGroup(CLI::App* app, const std::string& group, const std::vector<std::string>& names) {
   for (const std::string& name : names) app->get_option(name)->group(group);
 }

@@ -54,6 +54,9 @@ void BeginGroup(CLI::App* app, const std::string& group);
 // Moves options that were added to another group. `names` are as in "--model"; each exists.
 void MoveToGroup(CLI::App* app, const std::string& group, const std::vector<std::string>& names);
 
+// Whether an option was given, by the command line or another source of flags.
+bool IsGiven(const CLI::App& app, const std::string& name);
+
 // An option that was added. The setters define what the help shows of its value, and make it
 // required.
 class AddedOption {

@@ -170,7 +170,8 @@ absl::StatusOr<Drives> ParseDrives(std::string_view text) {
 simulation::Machine Hardware::Links() const {
   simulation::Machine machine;
   // A flash drive moves in both directions together what it moves in its faster one.
-  const simulation::Drive drive = {drives.read, drives.write, std::max(drives.read, drives.write)};
+  const double both = drives.both > 0 ? drives.both : std::max(drives.read, drives.write);
+  const simulation::Drive drive = {drives.read, drives.write, both};
   machine.drives.assign(static_cast<size_t>(drives.count), drive);
   machine.copy_in = machine.copy_out = link;
   machine.checksum = checksum;

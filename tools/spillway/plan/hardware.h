@@ -44,6 +44,7 @@ struct Drives {
   double read = 3e9;  // of one drive
   double write = 1.5e9;
   uint64_t size_bytes = 0;  // of one drive; 0: not limited
+  double both = 0;          // reads and writes of one together; 0: the faster of the two
 
   // 2^64 - 1 if there are more.
   uint64_t total_bytes() const {

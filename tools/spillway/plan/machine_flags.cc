@@ -2,11 +2,14 @@
 
 #include "tools/spillway/plan/machine_flags.h"
 
+#include <string>
+
 #include "absl/strings/str_cat.h"
 #include "spillway/types.h"
 #include "src/base/bytes.h"
 #include "src/base/status_macros.h"
 #include "tools/spillway/command/exit_code.h"
+#include "tools/spillway/plan/this_machine.h"
 
 namespace spillway::command {
 namespace {
@@ -16,6 +19,7 @@ constexpr uint64_t kMostDram = uint64_t{1} << 60;
 
 // What a preset knows of its machine; memory and drives are zero where it knows none.
 absl::StatusOr<Hardware> PresetMachine(const std::string& name) {
+  if (name == kThisMachine) return MeasureThisMachine();
   const absl::StatusOr<Gpu> gpu = FindGpu(name);
   if (!gpu.ok()) return UsageError(absl::StrCat("--gpu: ", gpu.status().message()));
   return Hardware{.gpu = *gpu,
@@ -27,7 +31,9 @@ absl::StatusOr<Hardware> PresetMachine(const std::string& name) {
 }  // namespace
 
 void AddMachineFlags(CLI::App* app, MachineFlags* flags) {
-  AddText(app, "--gpu", &flags->gpu, "v100, a100, h100, h200, rtx4090, or the machine dgx-2")
+  AddText(app, "--gpu", &flags->gpu,
+          "v100, a100, h100, h200, rtx4090, the machine dgx-2; or this: the host computes, and its "
+          "rates and the drive of this folder are measured once a month")
       .Default(flags->gpu);
   AddOption(
       app, "--dram",

@@ -10,6 +10,7 @@
 #include "src/base/status_macros.h"
 #include "tools/spillway/command/exit_code.h"
 #include "tools/spillway/plan/fit.h"
+#include "tools/spillway/plan/this_machine.h"
 #include "tools/spillway/train/optimizer_flags.h"
 #include "tools/trainer/parameters.h"
 
@@ -149,6 +150,7 @@ StepRates Question::rates() const {
                                  ? hardware.gpu.flops_fp32 * hardware.flops_share
                                  : rates.compute.flops_16bit;
   rates.compute.bytes_per_second = hardware.gpu.memory_bytes_per_second;
+  rates.compute.is_host = hardware.gpu.name == kThisMachine;
   rates.update_bytes_per_second = hardware.update_rate;
   return rates;
 }

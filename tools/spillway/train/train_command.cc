@@ -22,6 +22,7 @@
 #include "io/store/store_view.h"
 #include "spillway/engine.h"
 #include "spillway/thread_pool.h"
+#include "src/base/available_memory.h"
 #include "src/base/status_macros.h"
 #include "tools/hf/config.h"
 #include "tools/spillway/command/commands.h"
@@ -29,9 +30,12 @@
 #include "tools/spillway/command/interrupt.h"
 #include "tools/spillway/command/json_text.h"
 #include "tools/spillway/command/weight_progress.h"
+#include "tools/spillway/machine/machine_profile.h"
 #include "tools/spillway/train/accumulation_choice.h"
+#include "tools/spillway/train/auto_choice.h"
 #include "tools/spillway/train/inference.h"
 #include "tools/spillway/train/optimizer_flags.h"
+#include "tools/spillway/train/predicted_step.h"
 #include "tools/spillway/train/run_outputs.h"
 #include "tools/spillway/train/run_places.h"
 #include "tools/spillway/train/state_conversion.h"
@@ -57,6 +61,7 @@ constexpr char kDescription[] =
     "Examples:\n"
     "  spillway train --model smollm2 --data kjv --store run --steps 400 --precision fp16-amp \\\n"
     "      --device-bytes 48MiB --pinned-bytes 96MiB --lr 5e-5 --save tuned\n"
+    "  spillway train --model smollm2 --data kjv --store run --steps 400 --auto --tokens 4096\n"
     "  spillway train ... --resume           # after Ctrl-C, a crash, or with a larger --steps\n"
     "  spillway train ... --resume --state-format compact --convert    # the same run, in fewer "
     "bytes\n"
@@ -225,6 +230,27 @@ std::optional<AccumulationChoice> ChooseAccumulation(const hf::ModelConfig& conf
     options.accumulation_order = trainer::AccumulationOrder::kMicroBatch;
   }
   choice.order = options.accumulation_order;
+  return choice;
+}
+
+// Measures the machine if it is not known, lets --auto choose, and says why.
+absl::StatusOr<AutoChoice> Choose(const hf::ModelConfig& config, TrainFlags* flags) {
+  std::optional<TrainState> resumed;
+  if (const auto last = LastUserState(*flags)) {
+    SPILLWAY_ASSIGN_OR_RETURN(resumed, trainer::ParseTrainState(*last));
+  }
+  const ProfileOptions profile = {.threads = flags->engine.threads,
+                                  .cache = CacheFolder(),
+                                  .stop = &CatchInterrupts(),
+                                  .announce = [](std::string_view text) {
+                                    absl::FPrintF(stderr, "note: %s\n",
+                                                  absl::string_view(text.data(), text.size()));
+                                  }};
+  SPILLWAY_ASSIGN_OR_RETURN(const ThisMachine machine, ProfileOfAll(flags->engine.store, profile));
+  SPILLWAY_ASSIGN_OR_RETURN(
+      AutoChoice choice,
+      ChooseFlags(config, machine, MemoryForRun(base::AvailableMemoryBytes()), resumed, flags));
+  absl::FPrintF(stderr, "%s", choice.why);
   return choice;
 }
 
@@ -407,6 +433,7 @@ absl::StatusOr<Outcome> Train(const TrainFlags& flags, const Inputs& inputs, con
   if (state) TellWhereItGoesOn(*state, flags);
 
   bool told_why = false;
+  LastStep last_step;
   const auto observe = [&](const trainer::StepRecord& record) -> absl::Status {
     absl::FPrintF(stderr, "%s\n", trainer::ToPeopleLine(record, *flags.steps));
     if (!record.evaluation_error.empty()) {
@@ -427,6 +454,7 @@ absl::StatusOr<Outcome> Train(const TrainFlags& flags, const Inputs& inputs, con
               : "");
     }
     outputs->Take(record, *flags.steps);
+    last_step.Take(record, engine.get());
     return absl::OkStatus();
   };
   Outcome outcome;
@@ -439,6 +467,7 @@ absl::StatusOr<Outcome> Train(const TrainFlags& flags, const Inputs& inputs, con
   // The store still exists here: the room that is missing follows from how much it has taken.
   if (!run.ok()) return WithRoomMissing(run.status(), PlaceOf(flags.engine), need);
   report.run = *run;
+  report.predicted = last_step.Predict();
   // The engine's last step may be an evaluation. What a plan foretells is reported of a training
   // step.
   PlanStats& plan = report.stats.plan;
@@ -480,8 +509,12 @@ absl::Status RunTrain(TrainFlags flags) {
   // of the first step.
   std::atomic<bool>& commit_now = CatchCommitRequests();
   SPILLWAY_ASSIGN_OR_RETURN(const Inputs inputs, ReadInputs(flags));
+  std::optional<AutoChoice> chosen;
+  if (flags.automatic.is_on) {
+    SPILLWAY_ASSIGN_OR_RETURN(chosen, Choose(inputs.config, &flags));
+  }
   SPILLWAY_ASSIGN_OR_RETURN(flags.trainer.model.tiles, ChooseTiles(flags, inputs.config));
-  const auto accumulation = ChooseAccumulation(inputs.config, &flags);
+  const auto accumulation = chosen ? std::nullopt : ChooseAccumulation(inputs.config, &flags);
   const StorePlace place = PlaceOf(flags.engine);
   const StoreNeed need = NeedOf(flags, inputs.config);
   SPILLWAY_RETURN_IF_ERROR(CheckPlaces(flags, inputs.config, need));
@@ -503,6 +536,7 @@ absl::Status RunTrain(TrainFlags flags) {
   SPILLWAY_ASSIGN_OR_RETURN(Outcome outcome,
                             Train(flags, inputs, need, &outputs, stop, commit_now));
   outcome.report.accumulation = accumulation;
+  if (chosen) outcome.report.chosen = *std::move(chosen);
   absl::PrintF("%s", flags.json ? JsonText(ToJson(outcome.report)) + "\n" : ToText(outcome.report));
   if (!outcome.saved.ok()) return outcome.saved;
   if (outcome.report.run.reason != trainer::EndReason::kInterrupted) return absl::OkStatus();
@@ -515,7 +549,10 @@ void AddTrainCommand(CLI::App* app, Run* run) {
   CLI::App* const train = AddCommand(app, "train", kDescription);
   const auto flags = std::make_shared<TrainFlags>();
   AddTrainFlags(train, flags.get());
-  WhenChosen(train, [flags, run] { *run = [flags] { return RunTrain(*flags); }; });
+  WhenChosen(train, [train, flags, run] {
+    NoteGiven(*train, &flags->automatic);
+    *run = [flags] { return RunTrain(*flags); };
+  });
 }
 
 }  // namespace spillway::command

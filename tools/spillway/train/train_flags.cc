@@ -21,8 +21,6 @@ using trainer::Precision;
 using trainer::ScheduleKind;
 
 constexpr int64_t kMostSteps = 1'000'000'000'000;
-constexpr int64_t kMostTokens = int64_t{1} << 20;  // of a micro-batch
-constexpr int64_t kMostMicroBatches = int64_t{1} << 16;
 constexpr double kMostNumber = std::numeric_limits<double>::max();
 // How many of a run's newest events --trace records. Each takes 40 bytes of memory, and some 130
 // bytes of the file.
@@ -60,12 +58,12 @@ void AddMicroBatches(CLI::App* app, TrainFlags* flags) {
   // 0: the command chooses what is not given.
   const auto add = [app](const char* name, int64_t* value, const char* help) {
     const bool is_chosen = *value == 0;
-    const AddedOption option = AddInteger(app, name, value, 1, kMostTokens, help);
+    const AddedOption option = AddInteger(app, name, value, 1, kMostTokensOfMicroBatch, help);
     if (is_chosen) option.Default("");
   };
   add("--seq", &options.model.sequence, "Tokens of a window");
   add("--batch", &options.model.micro_batch, "Windows of a micro-batch");
-  AddInteger(app, "--accumulate", &options.model.accumulate, 1, kMostMicroBatches,
+  AddInteger(app, "--accumulate", &options.model.accumulate, 1, kMostMicroBatchesOfStep,
              "Micro-batches of a step");
   AddChoice<std::optional<AccumulationOrder>>(
       app, "--accumulation-order", &flags->accumulation_order,
@@ -199,6 +197,7 @@ void AddTrainFlags(CLI::App* app, TrainFlags* flags) {
   BeginGroup(app, "Memory");
   AddEngineFlags(app, &flags->engine,
                  "Folders for the store, one per drive: DIR or DIR,DIR. None: all in memory");
+  AddAutoFlags(app, &flags->automatic);
   BeginGroup(app, "Training");
   AddLength(app, flags);
   AddTypes(app, flags);
@@ -213,8 +212,8 @@ void AddTrainFlags(CLI::App* app, TrainFlags* flags) {
   // --help is the first option of every command, so its group comes first.
   MoveToGroup(
       app, "What most runs need",
-      {"--help", "--model", "--data", "--store", "--device-bytes", "--pinned-bytes", "--steps",
-       "--seq", "--batch", "--accumulate", "--precision", "--lr", "--resume", "--save"});
+      {"--help", "--model", "--data", "--store", "--auto", "--device-bytes", "--pinned-bytes",
+       "--steps", "--seq", "--batch", "--accumulate", "--precision", "--lr", "--resume", "--save"});
   BeginGroup(app, "Source of the flags");  // the command line offers these
 }
 
@@ -233,6 +232,7 @@ absl::Status FinishTrainFlags(TrainFlags* flags) {
   SPILLWAY_RETURN_IF_ERROR(Require(flags->steps.has_value(), "--steps"));
   SPILLWAY_RETURN_IF_ERROR(CheckEngineFlags(flags->engine));
   SPILLWAY_RETURN_IF_ERROR(CheckStoreFlags(*flags));
+  SPILLWAY_RETURN_IF_ERROR(CheckAutoFlags(flags->automatic));
   SPILLWAY_RETURN_IF_ERROR(FinishRecipeFlags(flags));
 
   trainer::TrainerOptions& options = flags->trainer;
@@ -256,10 +256,10 @@ absl::Status FinishRecipeFlags(TrainFlags* flags) {
             ? "fp16 needs --precision fp16-amp, whose loss scale keeps gradients within fp16"
             : "bf16 needs --precision bf16"));
   }
-  if (options.model.micro_batch > kMostTokens / options.model.sequence) {
+  if (options.model.micro_batch > kMostTokensOfMicroBatch / options.model.sequence) {
     return UsageError(absl::StrFormat(
         "--batch %d of --seq %d is more than %d tokens a micro-batch; use --accumulate",
-        options.model.micro_batch, options.model.sequence, kMostTokens));
+        options.model.micro_batch, options.model.sequence, kMostTokensOfMicroBatch));
   }
   return FinishOptimizerFlags(flags->optimizer, &options);
 }

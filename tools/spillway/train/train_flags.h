@@ -12,12 +12,16 @@
 
 #include "absl/status/status.h"
 #include "tools/spillway/command/arguments.h"
+#include "tools/spillway/train/auto_flags.h"
 #include "tools/spillway/train/engine_flags.h"
 #include "tools/spillway/train/optimizer_flags.h"
 #include "tools/spillway/train/run_outputs.h"
 #include "tools/trainer/trainer.h"
 
 namespace spillway::command {
+
+inline constexpr int64_t kMostTokensOfMicroBatch = int64_t{1} << 20;
+inline constexpr int64_t kMostMicroBatchesOfStep = int64_t{1} << 16;
 
 // kNone: the store is scratch. Nothing is synced or kept, and no space is taken by an earlier
 // state.
@@ -38,6 +42,7 @@ struct TrainFlags {
   std::optional<DType> gradient_dtype;                           // none: the precision's own
   std::optional<trainer::AccumulationOrder> accumulation_order;  // none: the cheaper one
   std::optional<int64_t> steps;
+  AutoFlags automatic;
   OptimizerFlags optimizer;
   trainer::TrainerOptions trainer;
   EngineFlags engine;

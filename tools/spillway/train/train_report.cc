@@ -139,6 +139,11 @@ Json ToJson(const TrainReport& report) {
     json["transfers_alone_s"] = step.transfers;
     json["alone_ratio"] = step.seconds / AloneSeconds(step);
   }
+  json["predicted"] = ToJson(report.predicted);
+  if (report.chosen) {
+    json["auto"] = {{"step_s", report.chosen->step_seconds}};
+    AddJsonBytes("", report.chosen->step_bytes, &json["auto"]);
+  }
   if (report.weights_hash) json["weights_hash"] = *report.weights_hash;
   if (!report.lost_outputs.empty()) json["lost_outputs"] = report.lost_outputs;
   if (report.accumulation) json["accumulation"] = ToJson(*report.accumulation);
@@ -204,13 +209,22 @@ std::string ToText(const TrainReport& report) {
     }
     text += "\n";
   }
-  if (const trainer::StepTime& step = run.median_step; step.bound > 0) {
+  const trainer::StepTime& step = run.median_step;
+  if (step.bound > 0) {
     absl::StrAppendFormat(&text,
                           "time: median step %.3f s (from the third on), %.3f times its lower "
                           "bound of %.3f s and %.3f "
                           "times the longer of computing (%.3f s) and transfers (%.3f s)\n",
                           step.seconds, step.seconds / step.bound, step.bound,
                           step.seconds / AloneSeconds(step), step.computing, step.transfers);
+  }
+  text += ToText(report.predicted);
+  if (report.chosen && step.seconds > 0) {
+    absl::StrAppendFormat(
+        &text,
+        "--auto had predicted %.3f s for a step with this machine's profile; the median took %.3f "
+        "s; %s\n",
+        report.chosen->step_seconds, step.seconds, DescribeMoved(report.chosen->step_bytes));
   }
   if (!stats.plan.not_planned.empty())
     absl::StrAppendFormat(&text, "not planned: %s\n", stats.plan.not_planned);

@@ -13,6 +13,8 @@
 #include "nlohmann/json.hpp"
 #include "spillway/stats.h"
 #include "tools/spillway/train/accumulation_choice.h"
+#include "tools/spillway/train/auto_choice.h"
+#include "tools/spillway/train/predicted_step.h"
 #include "tools/trainer/trainer.h"
 
 namespace spillway::command {
@@ -26,6 +28,8 @@ struct TrainReport {
   uint64_t page_bytes = 0;
   int64_t threads = 0;
   std::optional<AccumulationChoice> accumulation;  // if a step has several micro-batches
+  PredictedStep predicted;
+  std::optional<AutoChoice> chosen;  // by --auto
   std::optional<std::string> weights_hash;
   std::vector<std::string> lost_outputs;  // files of RunOutputs that are not complete
 };
@@ -34,8 +38,10 @@ struct TrainReport {
 // duration of the median step, from the third step on. If there is a plan, "time_bound_s",
 // "time_ratio", "compute_alone_s", "transfers_alone_s" and "alone_ratio" are those of that step, as
 // in the step log. "commits" counts the commits of this run, and "commit_s" is the seconds that
-// they took together. "lost_outputs" lists the files that could not be written completely; it is
-// absent if there are none.
+// they took together. "predicted" is a step as a simulation has it, beside the real one
+// (predicted_step.h). "auto" is the step that --auto chose by, {"step_s":…,"read_bytes":…,
+// "written_bytes":…}: simulated with the machine's profile. "lost_outputs" lists the files that
+// could not be written completely; it is absent if there are none.
 nlohmann::ordered_json ToJson(const TrainReport& report);
 std::string ToText(const TrainReport& report);
 

@@ -94,7 +94,7 @@ uint64_t MeminfoKib(std::string_view key) {
 
 }  // namespace
 
-Machine Look(std::span<const std::string> folders, std::span<std::byte> memory) {
+Machine Describe(std::span<const std::string> folders) {
   Machine machine;
   machine.cpu = Field("/proc/cpuinfo", "model name");
   machine.num_cpus = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
@@ -102,6 +102,11 @@ Machine Look(std::span<const std::string> folders, std::span<std::byte> memory) 
   if (::uname(&system) == 0) machine.kernel = system.release;
   if (::getloadavg(&machine.load, 1) != 1) machine.load = 0;
   for (const std::string& folder : folders) machine.volumes.push_back(LookAt(folder));
+  return machine;
+}
+
+Machine Look(std::span<const std::string> folders, std::span<std::byte> memory) {
+  Machine machine = Describe(folders);
   machine.checksum_seconds_per_gib = ChecksumSecondsPerGib(memory);
   machine.copy_bytes_per_second = CopyBytesPerSecond(memory);
   return machine;

@@ -32,6 +32,8 @@ struct Machine {
   double checksum_seconds_per_gib = 0;  // XXH3 over memory that no cache holds
 };
 
+// Describes the machine, and measures nothing.
+Machine Describe(std::span<const std::string> folders);
 // Describes the machine and measures copying and hashing. Reads `memory` (hundreds of MiB), and
 // overwrites its first half with its second.
 Machine Look(std::span<const std::string> folders, std::span<std::byte> memory);

@@ -72,6 +72,8 @@ absl::StatusOr<double> Ceilings::Measure(Edge edge) {
   return std::min(read, copy);
 }
 
+absl::StatusOr<double> Ceilings::MeasureBoth() { return Pass(bench_io::Op::kMixed); }
+
 absl::StatusOr<double> Ceilings::Pass(bench_io::Op op) {
   bench_io::FileTarget target(io_.get(), {file_id_}, block_bytes_);
   const bench_io::Pass pass = {.op = op,

@@ -39,6 +39,8 @@ class Ceilings {
 
   // Returns bytes per second. For an edge with two hops, returns the rate of the slower hop.
   absl::StatusOr<double> Measure(Edge edge);
+  // Returns the bytes per second of as many reads as writes of the file together.
+  absl::StatusOr<double> MeasureBoth();
 
   std::span<std::byte> memory() const { return memory_.span(); }
   std::string device_name() const { return runtime_->name(); }

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What `spillway train --auto` chooses: candidates of micro-batches, their order, budgets and
+// places, each ranked by a simulation of its dry step on this machine.
+
+#ifndef SPILLWAY_TOOLS_SPILLWAY_TRAIN_AUTO_CHOICE_H_
+#define SPILLWAY_TOOLS_SPILLWAY_TRAIN_AUTO_CHOICE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "src/plan/transfer.h"
+#include "tools/hf/config.h"
+#include "tools/spillway/machine/machine_profile.h"
+#include "tools/spillway/train/train_flags.h"
+#include "tools/trainer/train_state.h"
+
+namespace spillway::command {
+
+struct AutoChoice {
+  std::string why;          // lines for people: the machine, the memory, the choice
+  double step_seconds = 0;  // simulated
+  plan::LinkBytes step_bytes;
+};
+
+// Chooses what was not given and sets it in the flags. Numbers follow from micro-batches alone, and
+// from the tokens of a step; a run that is resumed keeps those of its store (`resumed`). The
+// state's format and the types stay as they are. `memory_bytes` is what the run may take if
+// --memory was not given. UsageError: flags contradict each other, or --memory is too small, and
+// how much would do. ResourceExhausted with kCannot: this machine has too little memory.
+absl::StatusOr<AutoChoice> ChooseFlags(const hf::ModelConfig& config, const ThisMachine& machine,
+                                       uint64_t memory_bytes,
+                                       const std::optional<trainer::TrainState>& resumed,
+                                       TrainFlags* flags);
+
+// What a run may take of the memory that is free: the system and the page cache keep an eighth.
+uint64_t MemoryForRun(uint64_t available_bytes);
+
+}  // namespace spillway::command
+
+#endif  // SPILLWAY_TOOLS_SPILLWAY_TRAIN_AUTO_CHOICE_H_
