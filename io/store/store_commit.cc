@@ -42,6 +42,7 @@ namespace spillway::io {
 namespace {
 
 constexpr size_t kMaxLabelBytes = 128;
+constexpr uint64_t kPagesPerLook = 4096;  // between two looks at StoreOptions::stop
 
 absl::Status CheckLabel(std::string_view label) {
   const bool is_good = !label.empty() && label.size() <= kMaxLabelBytes &&
@@ -66,7 +67,10 @@ absl::StatusOr<CatalogCommit> StoreImpl::WriteChanges(std::string_view user_stat
     if (ledger_.is_transient(tensor) || ledger_.is_committed(tensor) || entry.is_removed) continue;
     SPILLWAY_RETURN_IF_ERROR(change->AddTensor(entry.id, entry.record));
   }
+  uint64_t num_put = 0;
   for (const PageKey& key : ledger_.Changed()) {
+    if (options_.stop && num_put++ % kPagesPerLook == 0 && options_.stop->load())
+      return absl::CancelledError("interrupted");
     SPILLWAY_RETURN_IF_ERROR(change->PutPage(tensors_[key.tensor].id, key.page, ledger_.Find(key),
                                              !ledger_.is_committed(key.tensor)));
   }

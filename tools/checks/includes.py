@@ -57,6 +57,8 @@ MAY_INCLUDE = {
     "tools/spillway/train": COMMAND | {"tools/spillway/command", "tools/spillway/machine", "tools/spillway/step"},
     # Asks with the recipe of train's flags.
     "tools/spillway/plan": COMMAND | {"tools/spillway/command", "tools/spillway/machine", "tools/spillway/step", "tools/spillway/train"},
+    # Lays out the tensors of a question's model.
+    "tools/spillway/capacity": COMMAND | {"tools/spillway/command", "tools/spillway/plan", "tools/spillway/train"},
     "tools/spillway/doctor": COMMAND | {"tools/spillway/command", "tools/spillway/store"},  # reports on a store
     "bench": None,  # anything
     "tests": None,

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -166,6 +167,29 @@ TEST_F(SparseStoreTest, AScratchOneRemovesItself) {
   options.scratch = true;
   Open(options).reset();
   EXPECT_FALSE(std::filesystem::exists(options.folders[0]));
+}
+
+TEST_F(SparseStoreTest, ACommitThatIsStoppedHasNotTakenPlace) {
+  std::atomic<bool> stop = false;
+  StoreOptions options = Sparse();
+  options.stop = &stop;
+  auto store = Open(options);
+  ASSERT_TRUE(store);
+  const TensorIndex tensor = *store->AddTensor({"w", "{}", 4}, false);
+  ASSERT_TRUE(WritePage(*store, io_, tensor, 0, 1).ok());
+  ASSERT_TRUE(store->Commit("one").ok());
+  ASSERT_TRUE(WritePage(*store, io_, tensor, 0, 2).ok());
+  stop = true;
+  EXPECT_TRUE(absl::IsCancelled(store->Commit("two")));
+  EXPECT_EQ(store->UserState(), "one");
+  stop = false;
+  ASSERT_TRUE(store->Commit("three").ok());
+  store.reset();
+  store = Open(Sparse());
+  ASSERT_TRUE(store);
+  EXPECT_EQ(store->commit_number(), 2);
+  EXPECT_EQ(store->UserState(), "three");
+  EXPECT_TRUE(PageIs(*store, io_, **store->FindTensor("w"), 0, 2));
 }
 
 // An earlier version reads these two numbers first, and refuses all but 2.

@@ -163,13 +163,14 @@ absl::Status ParseCommandLine(const std::vector<std::string>& given, Run* run) {
   AddRemoveCommand(&app, run);
   AddPlanCommand(&app, run);
   AddSimulateCommand(&app, run);
+  AddCapacityCommand(&app, run);
   AddBenchCommand(&app, run);
   AddDoctorCommand(&app, run);
   AddCompletionCommand(&app, run);
   AddManCommand(&app, run);
   FlagSources sources;
   for (const char* name : {"train", "eval", "generate"}) sources.Offer(app.get_subcommand(name));
-  for (const char* name : {"plan", "simulate"})
+  for (const char* name : {"plan", "simulate", "capacity"})
     sources.Offer(app.get_subcommand(name), app.get_subcommand("train"));
   // Arguments that are left over are reported below, with what was probably meant.
   AllowExtras(&app);

@@ -24,6 +24,7 @@ void AddBenchTiersCommand(CLI::App* bench, Run* run);
 void AddBenchUpdateCommand(CLI::App* bench, Run* run);
 void AddPlanCommand(CLI::App* app, Run* run);
 void AddSimulateCommand(CLI::App* app, Run* run);
+void AddCapacityCommand(CLI::App* app, Run* run);
 void AddInspectCommand(CLI::App* app, Run* run);
 void AddFsckCommand(CLI::App* app, Run* run);
 void AddSnapshotCommand(CLI::App* app, Run* run);

@@ -93,15 +93,19 @@ absl::Status DivideTokens(bool has_batch, Question* question) {
                                     question->tokens, windows, options.micro_batch));
 }
 
-// Completes the recipe for a model with a configuration.
+// Checks what of a recipe depends on the configuration.
+absl::Status CheckRecipe(const Question& question) {
+  const int64_t positions = question.config().max_position_embeddings;
+  if (question.options.sequence > positions) {
+    return UsageError(absl::StrFormat("--seq %d is more than the model's %d positions",
+                                      question.options.sequence, positions));
+  }
+  return CheckPatterns(question.options.groups, question.config());
+}
+
+// Completes the step of a model with a configuration.
 absl::Status ReadStep(const std::optional<int64_t>& tokens, bool has_batch, Question* question) {
   trainer::ModelOptions& options = question->options;
-  if (options.sequence > question->config().max_position_embeddings) {
-    return UsageError(absl::StrFormat("--seq %d is more than the model's %d positions",
-                                      options.sequence,
-                                      question->config().max_position_embeddings));
-  }
-  SPILLWAY_RETURN_IF_ERROR(CheckPatterns(options.groups, question->config()));
   options.tiles = trainer::TilesWithin(question->config(), options, question->placement,
                                        question->device_bytes(), question->pinned_bytes());
   question->chose_tokens = !tokens && !has_batch;
@@ -111,14 +115,23 @@ absl::Status ReadStep(const std::optional<int64_t>& tokens, bool has_batch, Ques
   return ChooseMicroBatch(question);
 }
 
-}  // namespace
-
-void AddQuestionFlags(CLI::App* app, QuestionFlags* flags) {
+void AddModelGroup(CLI::App* app, QuestionFlags* flags) {
   flags->recipe.trainer.model.sequence = 0;     // none given
   flags->recipe.trainer.model.micro_batch = 0;  // none given
   flags->recipe.trainer.model.precision = trainer::Precision::kBf16;
   BeginGroup(app, "Model");
   AddModelFlags(app, &flags->recipe.model, &flags->dimensions);
+}
+
+}  // namespace
+
+void AddModelQuestionFlags(CLI::App* app, QuestionFlags* flags) {
+  AddModelGroup(app, flags);
+  AddRecipeFlags(app, &flags->recipe);
+}
+
+void AddQuestionFlags(CLI::App* app, QuestionFlags* flags) {
+  AddModelGroup(app, flags);
   BeginGroup(app, "Machine");
   AddMachineFlags(app, &flags->machine);
   AddSize(app, "--device-bytes", &flags->recipe.engine.device_bytes,
@@ -156,9 +169,18 @@ StepRates Question::rates() const {
 }
 
 absl::StatusOr<Question> ReadQuestion(QuestionFlags flags) {
+  const bool has_batch = flags.recipe.trainer.model.micro_batch > 0;
+  const std::optional<int64_t> tokens = flags.tokens;
+  const MachineFlags machine = flags.machine;
+  SPILLWAY_ASSIGN_OR_RETURN(Question question, ReadModelQuestion(std::move(flags)));
+  SPILLWAY_ASSIGN_OR_RETURN(question.hardware, ReadMachine(machine));
+  if (question.model.config) SPILLWAY_RETURN_IF_ERROR(ReadStep(tokens, has_batch, &question));
+  return question;
+}
+
+absl::StatusOr<Question> ReadModelQuestion(QuestionFlags flags) {
   Question question;
   SPILLWAY_ASSIGN_OR_RETURN(question.model, ReadModel(flags.recipe.model, flags.dimensions));
-  SPILLWAY_ASSIGN_OR_RETURN(question.hardware, ReadMachine(flags.machine));
   SPILLWAY_ASSIGN_OR_RETURN(question.placement, PlacementOf(flags.recipe.engine.placement));
   question.most_device_bytes = flags.recipe.engine.device_bytes;
   question.most_pinned_bytes = flags.recipe.engine.pinned_bytes;
@@ -166,12 +188,11 @@ absl::StatusOr<Question> ReadQuestion(QuestionFlags flags) {
   question.rule = flags.recipe.optimizer.kind;
 
   trainer::ModelOptions& given = flags.recipe.trainer.model;
-  const bool has_batch = given.micro_batch > 0;
   if (given.sequence == 0) {
     const auto& config = question.model.config;
     given.sequence = std::min(kUsualSequence, config ? config->max_position_embeddings : 1);
   }
-  if (!has_batch) given.micro_batch = 1;
+  if (given.micro_batch == 0) given.micro_batch = 1;
   SPILLWAY_RETURN_IF_ERROR(FinishRecipeFlags(&flags.recipe));
   question.options = given;
   question.options.training = true;
@@ -183,7 +204,9 @@ absl::StatusOr<Question> ReadQuestion(QuestionFlags flags) {
         absl::StrFormat("the model has %.3g parameters; at most 10^15 are planned", parameters));
   }
   question.num_parameters = static_cast<uint64_t>(parameters);
-  if (question.model.config) SPILLWAY_RETURN_IF_ERROR(ReadStep(flags.tokens, has_batch, &question));
+  if (question.model.config) SPILLWAY_RETURN_IF_ERROR(CheckRecipe(question));
+  question.tokens =
+      question.options.sequence * question.options.micro_batch * question.options.accumulate;
   return question;
 }
 

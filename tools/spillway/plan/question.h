@@ -30,6 +30,8 @@ struct QuestionFlags {
 };
 
 void AddQuestionFlags(CLI::App* app, QuestionFlags* flags);
+// Adds the flags of model and recipe, for a question about no machine.
+void AddModelQuestionFlags(CLI::App* app, QuestionFlags* flags);
 
 struct Question {
   AskedModel model;
@@ -55,6 +57,9 @@ struct Question {
 // Completes and checks the flags. Unless --batch was given, the micro-batch is the largest that
 // fits. UsageError: flags that make no sense, with the fix.
 absl::StatusOr<Question> ReadQuestion(QuestionFlags flags);
+// The same for the flags of AddModelQuestionFlags alone. The micro-batch is 1 unless --batch was
+// given.
+absl::StatusOr<Question> ReadModelQuestion(QuestionFlags flags);
 
 // Chooses the micro-batch again, after something else of the question changed. Does nothing unless
 // chose_micro_batch.
