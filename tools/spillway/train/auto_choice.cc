@@ -266,7 +266,7 @@ class Chooser {
     simulated.most_steps = 5;
     SPILLWAY_ASSIGN_OR_RETURN(const simulation::RepeatedStep repeated,
                               simulation::SimulateStep(step.trace, simulated));
-    return Ranked{candidate, repeated.step, step.walk_seconds + step.update_seconds};
+    return Ranked{candidate, repeated.step, step.walk_seconds() + step.update_seconds};
   }
 
   absl::StatusOr<Ranked> Rank(const Candidate& candidate) {
