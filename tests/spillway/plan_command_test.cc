@@ -28,7 +28,7 @@ Json Planned(const Arguments& more) {
   return ended.json();
 }
 
-const Arguments kMachine = {"--gpu", "h200", "--dram", "2TB", "--nvme", "8x7GB/s:3.8TB"};
+const Arguments kMachine = {"--gpu", "h200", "--dram", "2TB", "--nvme", "8x7GB/s:7.6TB"};
 
 Arguments Trillion(const std::string& format) {
   return kMachine + Arguments{"--model",        "1T",   "--precision", "fp16-amp",
@@ -36,7 +36,7 @@ Arguments Trillion(const std::string& format) {
 }
 
 TEST(Plan, TheTrillionLayoutHasItsBytes) {
-  for (const auto& [format, state] : {std::pair{"fp32", 12.0}, {"compact", 5.0}}) {
+  for (const auto& [format, state] : {std::pair{"fp32", 12.0}, {"compact", 3.06}}) {
     SCOPED_TRACE(format);
     const Json json = Planned(Trillion(format));
     const double parameters = json["parameters"];
@@ -62,7 +62,7 @@ TEST(Plan, SecondsAreThoseOfThePhasesAndNoLessThanTheBound) {
   EXPECT_GE(seconds * (1 + 1e-9), json["bound_seconds"].get<double>());
   for (const auto& [resource, with_more] : json["step_seconds_with"].items())
     EXPECT_LE(with_more.get<double>(), seconds) << resource;
-  EXPECT_LT(json["step_seconds_with"]["drives"].get<double>(), 0.95 * seconds);
+  EXPECT_LT(json["step_seconds_with"]["gpu"].get<double>(), 0.8 * seconds);
 }
 
 // Removes a flag with its value.
@@ -106,35 +106,20 @@ TEST(Plan, EachChangeThatMakesItFitDoesSo) {
 }
 
 TEST(Plan, WhereNoChangeSufficesSeveralDoTogether) {
-  const Arguments question = {"--model",
-                              "13B",
-                              "--gpu",
-                              "rtx4090",
-                              "--dram",
-                              "64GB",
-                              "--nvme",
-                              "7GB/s:260GB",
-                              "--seq",
-                              "2048",
-                              "--durability",
-                              "none",
-                              "--precision",
-                              "bf16",
-                              "--grad-dtype",
-                              "fp32",
-                              "--tokens",
-                              "2048",
-                              "--checkpoint-activations",
-                              "off"};
+  const Arguments question = {"--model",      "13B",         "--gpu",        "rtx4090",
+                              "--dram",       "64GB",        "--seq",        "2048",
+                              "--nvme",       "7GB/s:100GB", "--durability", "none",
+                              "--grad-dtype", "fp32",        "--batch",      "1"};
   const Json json = Planned(question);
   ASSERT_EQ(json["fits"], false);
   const Json& together = json["fits_with"]["together"];
-  if (json["fits_with"]["alone"].empty()) {
-    ASSERT_FALSE(together.empty());
-    Arguments changed = question;
-    for (const Json& change : together) changed = With(changed, change["change"]);
-    EXPECT_EQ(Planned(changed)["fits"], true) << together;
+  ASSERT_GE(together.size(), 2U) << json["fits_with"];
+  Arguments changed = question;
+  for (const Json& change : together) {
+    EXPECT_EQ(Planned(changed)["fits"], false);
+    changed = With(changed, change["change"]);
   }
+  EXPECT_EQ(Planned(changed)["fits"], true) << together;
 }
 
 TEST(Plan, TheLargestModelFitsAndOneMoreLayerDoesNot) {
@@ -166,9 +151,9 @@ TEST(Plan, DimensionsOfEveryTypeAreAModel) {
 }
 
 TEST(Plan, ASliceOfAThousandTrillionParametersHasAnAnswer) {
-  const Arguments question = {"--layers", "80",   "--hidden", "1000192",   "--type", "gpt2",
-                              "--seq",    "2048", "--batch",  "1",         "--gpu",  "h200",
-                              "--dram",   "2TB",  "--nvme",   "1024x7GB/s"};
+  const Arguments question = {"--layers", "80",  "--hidden", "1000192",   "--type", "gpt2",
+                              "--seq",    "512", "--batch",  "1",         "--gpu",  "h200",
+                              "--dram",   "2TB", "--nvme",   "1024x7GB/s"};
   const Json json = Planned(question);
   EXPECT_GT(json["parameters"].get<double>(), 9.5e14);
   ASSERT_EQ(json["fits"], true);

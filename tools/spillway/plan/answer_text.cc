@@ -42,7 +42,7 @@ std::string Bytes(double bytes) {
 }
 
 std::string Days(double days) {
-  if (days >= 2 * 365) return absl::StrFormat("%.1f years", days / 365);
+  if (days >= 2 * 365) return absl::StrFormat("%.4g years", days / 365);
   if (days >= 2) return absl::StrFormat("%.1f days", days);
   if (days * 24 >= 2) return absl::StrFormat("%.1f hours", days * 24);
   return absl::StrFormat("%.1f minutes", days * 24 * 60);
@@ -210,11 +210,12 @@ std::string AdviceText(const FitAdvice& advice) {
       absl::StrAppendFormat(&text, "  %-32s%s\n", change.flags, change.costs);
     return text;
   };
+  std::string text;
   if (!advice.alone.empty())
-    return absl::StrCat("\nEach of these alone makes it fit:\n", list(advice.alone));
+    absl::StrAppend(&text, "\nEach of these alone makes it fit:\n", list(advice.alone));
   if (!advice.together.empty())
-    return absl::StrCat("\nThese together make it fit:\n", list(advice.together));
-  return "\nNothing that could be changed here makes it fit.\n";
+    absl::StrAppend(&text, "\nThese together make it fit:\n", list(advice.together));
+  return text.empty() ? "\nNothing that could be changed here makes it fit.\n" : text;
 }
 
 std::string Verdict(const Question& question, const PlanAnswer& answer) {

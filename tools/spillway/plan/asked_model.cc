@@ -79,6 +79,7 @@ absl::StatusOr<hf::ModelConfig> ConfigOfDimensions(const DimensionFlags& given) 
   set("positions", given.positions.value_or(4096));
   if (hidden % heads == 0) set("head_dim", hidden / heads);
   set("epsilon", 1e-5);
+  if (row.contains("window")) json[row["window"]["key"].get<std::string>()] = nullptr;
   if (given.kv_heads && !keys.contains("kv_heads") && *given.kv_heads != heads) {
     return UsageError(
         absl::StrCat("--kv-heads: each head of a ", type, " model has its own keys; leave it out"));

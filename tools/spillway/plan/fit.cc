@@ -20,9 +20,21 @@ constexpr double kMostBytes = 1e18;  // of a role, so that no sum of bytes overf
 // The device's scratch beside its tiles. Micro-batches pass one after the other, so one of them
 // decides.
 absl::StatusOr<uint64_t> Workspace(const Question& question) {
-  trainer::ModelOptions one = question.options;
-  one.accumulate = 1;
-  return WorkspaceBytes(question.config(), one);
+  trainer::ModelOptions options = question.options;
+  options.accumulate = 1;
+  options.tiles = trainer::TilesOf(trainer::Describe(question.config()), options);
+  const auto of_layers = [&](int64_t layers) {
+    hf::ModelConfig config = question.config();
+    config.num_layers = layers;
+    if (!config.windows.empty()) config.windows.resize(static_cast<size_t>(layers));
+    return WorkspaceBytes(config, options);
+  };
+  const int64_t layers = question.config().num_layers;
+  SPILLWAY_ASSIGN_OR_RETURN(const uint64_t first, of_layers(1));
+  if (layers == 1) return first;
+  // Each further layer has as many sums of its gradients' squares.
+  SPILLWAY_ASSIGN_OR_RETURN(const uint64_t second, of_layers(2));
+  return first + static_cast<uint64_t>(layers - 1) * (second - first);
 }
 
 }  // namespace

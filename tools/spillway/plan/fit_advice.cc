@@ -183,12 +183,15 @@ const std::vector<Alter>& Changes() {
       std::bind(Format, StateFormat::kCompact, _1),
       ShorterWindows,
       NoCommits,
+      // A larger machine.
       MoreMemory,
       MoreDrives,
       LargerGpu,
   };
   return changes;
 }
+
+constexpr size_t kLargerMachines = 3;  // the last of the changes
 
 // The bytes that are missing, in parts of what there is.
 double Missing(const Fit& fit) {
@@ -244,13 +247,18 @@ absl::StatusOr<std::vector<FitChange>> Together(const Question& question, const 
 absl::StatusOr<FitAdvice> AdviseFit(const Question& question, const Fit& fit) {
   FitAdvice advice;
   if (fit.fits()) return advice;
+  bool needs_others = true;
   for (size_t i = 0; i < Changes().size(); ++i) {
     SPILLWAY_ASSIGN_OR_RETURN(const Altered altered, AfterChanges(question, {i}));
-    if (!altered.changes.empty() && altered.fit.fits())
-      advice.alone.push_back(altered.changes.front());
+    if (altered.changes.empty() || !altered.fit.fits()) continue;
+    advice.alone.push_back(altered.changes.front());
+    if (i + kLargerMachines < Changes().size()) needs_others = false;
   }
-  if (!advice.alone.empty()) return advice;
-  SPILLWAY_ASSIGN_OR_RETURN(advice.together, Together(question, fit));
+  if (needs_others) {
+    SPILLWAY_ASSIGN_OR_RETURN(advice.together, Together(question, fit));
+  }
+  // What a larger machine alone does is told already.
+  if (advice.together.size() == 1) advice.together.clear();
   return advice;
 }
 

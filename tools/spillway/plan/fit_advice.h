@@ -17,12 +17,14 @@ namespace spillway::command {
 
 struct FitChange {
   std::string flags;  // "--state-format compact"
-  std::string costs;  // "the state is rounded to 5 bytes a parameter": what it changes
+  std::string costs;  // what it changes, as "optimizer state is rounded"
 };
 
 struct FitAdvice {
-  std::vector<FitChange> alone;     // each makes it fit by itself; the cheapest first
-  std::vector<FitChange> together;  // these make it fit; empty if `alone` is not, or nothing does
+  std::vector<FitChange> alone;  // each makes it fit by itself; the cheapest first
+  // These make it fit together. Empty if something else than a larger machine does so alone, or if
+  // nothing does.
+  std::vector<FitChange> together;
 };
 
 // REQUIRES: `fit` is the question's. Empty if it fits. Errors of FitOf.
