@@ -122,8 +122,8 @@ struct StoreOptions {
   uint64_t page_bytes = 0;
   // Bound on the first segment files; io/FORMAT.md says how it rises. A multiple of kIoAlignment.
   uint64_t segment_bytes = kDefaultSegmentBytes;
-  // If not null and true, a commit of many pages that is under way ends soon with Cancelled, and has
-  // not taken place.
+  // If not null and true, a commit of many pages that is under way ends soon with Cancelled, and
+  // has not taken place.
   const std::atomic<bool>* stop = nullptr;
   // Called for each file that is opened on a file system that refuses O_DIRECT, for the first
   // extent that is retired, and when the catalog's log is first found to grow without bound; may be

@@ -75,8 +75,22 @@ std::vector<TensorSpec> TensorsOf(const Question& question) {
   return specs;
 }
 
+// The store notes 48 bytes in memory for each page until its first commit.
+constexpr uint64_t kMostPages = uint64_t{1} << 27;
+
+absl::Status CheckPages(const TrialOptions& options) {
+  const capacity::Layout layout(options.specs, options.page_bytes);
+  const uint64_t pages = layout.Totals(false).pages + layout.Totals(true).pages;
+  if (pages <= kMostPages) return absl::OkStatus();
+  return UsageError(absl::StrFormat(
+      "the layout has %d pages of %s; at most %d are tried, which take 6 GiB of memory: use a "
+      "larger --page-bytes",
+      pages, FormatBytes(options.page_bytes), kMostPages));
+}
+
 // Says what the trial takes, and checks that it may take that, and can.
 absl::Status CheckNeed(const CapacityFlags& flags, const TrialOptions& options) {
+  SPILLWAY_RETURN_IF_ERROR(CheckPages(options));
   const capacity::DiskNeed need = capacity::NeedOf(options);
   const uint64_t bytes = need.Total(options.folders.size());
   if (flags.disk_bytes < bytes) {
@@ -203,7 +217,10 @@ absl::Status RunCapacity(const CapacityFlags& flags) {
       shown = std::string(phase);
       progress = std::make_unique<Progress>(shown + ":");
     }
-    progress->ShowCount(done, total, phase == "kills" ? "kills" : "pages");
+    progress->ShowCount(done, total,
+                        phase == "kills"   ? "kills"
+                        : phase == "check" ? "MiB"
+                                           : "pages");
   };
   options.note = [&progress](std::string_view text) {
     if (progress) progress->End();

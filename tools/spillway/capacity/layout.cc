@@ -6,14 +6,12 @@ namespace spillway::capacity {
 
 LayoutTotals Layout::Totals(bool transient) const {
   LayoutTotals totals;
-  for (uint32_t tensor = 0; tensor < specs_.size(); ++tensor) {
-    if (specs_[tensor].transient != transient) continue;
+  for (const TensorSpec& spec : specs_) {
+    if (spec.transient != transient) continue;
+    const uint64_t last_tile = spec.num_tiles() - 1;
     ++totals.tensors;
-    totals.bytes += specs_[tensor].size_bytes();
-    ForEachPage(tensor, [&totals](const LaidPage&) {
-      ++totals.pages;
-      return true;
-    });
+    totals.bytes += spec.size_bytes();
+    totals.pages += last_tile * PagesPerTile(spec) + PagesOf(spec.tile_bytes(last_tile));
   }
   return totals;
 }

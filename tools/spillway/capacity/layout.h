@@ -60,9 +60,8 @@ class Layout {
   }
 
  private:
-  uint64_t PagesPerTile(const TensorSpec& spec) const {
-    return (spec.tile_bytes(0) + page_bytes_ - 1) / page_bytes_;
-  }
+  uint64_t PagesOf(uint64_t bytes) const { return (bytes + page_bytes_ - 1) / page_bytes_; }
+  uint64_t PagesPerTile(const TensorSpec& spec) const { return PagesOf(spec.tile_bytes(0)); }
 
   const std::vector<TensorSpec> specs_;
   const uint64_t page_bytes_;

@@ -37,7 +37,10 @@ class PageQueue {
                                                            uint64_t seed);
   PageQueue(const PageQueue&) = delete;
   PageQueue& operator=(const PageQueue&) = delete;
-  ~PageQueue() { (void)Drain(); }
+  ~PageQueue() {
+    (void)Drain();
+    io_->RemoveBuffers();
+  }
 
   // Each waits only for free memory. The error may be an earlier page's. DataLoss: a page does not
   // have the bytes of its version, or not their checksum.
