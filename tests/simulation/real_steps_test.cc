@@ -106,7 +106,7 @@ std::vector<uint64_t> BytesOf(const PlanStats& plan) {
 
 TEST(RealSteps, MoveTheBytesOfTheirSimulation) {
   const uint64_t first = test::Seed();
-  const uint64_t rounds = IsExhaustive() ? 200 : 12;
+  const uint64_t rounds = IsExhaustive() ? 200 : 8;
   uint64_t compared = 0;
   for (uint64_t seed = first; seed != first + rounds; ++seed) {
     SCOPED_TRACE(test::SeedLine(seed));
@@ -143,14 +143,19 @@ TEST(RealSteps, MoveTheBytesOfTheirSimulation) {
         const auto plan = (*engine)->Plan(was.recorded.trace.events);
         ASSERT_TRUE(plan.ok()) << plan.status();
       }
-      // A lease that is pulled may make a transfer of the plan needless, which depends on timing.
-      const bool follows = was.plan.moved_bytes() == was.plan.planned_bytes;
-      if (step < kFirstCompared || !follows) continue;
-      EXPECT_EQ(BytesOf(was.plan), BytesOf((*engine)->stats().plan)) << "step " << step;
+      if (step < kFirstCompared) continue;
+      const PlanStats& is = (*engine)->stats().plan;
+      EXPECT_EQ(was.plan.planned_bytes, is.planned_bytes) << "step " << step;
+      // Seldom, a lease that is pulled makes a transfer of the plan needless, which depends on the
+      // microseconds between two leases.
+      const bool both_follow =
+          was.plan.moved_bytes() == was.plan.planned_bytes && is.moved_bytes() == is.planned_bytes;
+      if (!both_follow) continue;
+      EXPECT_EQ(BytesOf(was.plan), BytesOf(is)) << "step " << step;
       ++compared;
     }
   }
-  EXPECT_GT(compared, rounds * (kSteps - kFirstCompared) / 2);
+  EXPECT_GE(compared, rounds * (kSteps - kFirstCompared + 1) * 3 / 4);
 }
 
 }  // namespace
