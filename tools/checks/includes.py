@@ -6,7 +6,7 @@
     tools/checks/includes.py --alone [ROOT]    the headers that no source proves to compile alone
 
 Folders include in one direction: tools, bench, tests -> src/capi -> src/optim -> src/engine -> {src/plan,
-tiers -> io} -> src/base. Inside src/engine, the mover includes pager/, and pager/ includes following/. In
+tiers -> io} -> src/base. Kernels are written with src/simt, which includes the standard library alone. Inside src/engine, the mover includes pager/, and pager/ includes following/. In
 tools/trainer only compute/ includes kernels/. Every wrong include is printed as FILE:LINE: reason, and the exit status
 is then 1.
 
@@ -34,6 +34,7 @@ COMMAND = {PUBLIC, "src/base", "io", "tiers", "src/plan", "src/engine", "src/sim
 MAY_INCLUDE = {
     "include/spillway": {PUBLIC},
     "src/base": {PUBLIC},
+    "src/simt": set(),
     "io": {PUBLIC, "src/base"},
     "tiers": {PUBLIC, "src/base", "io"},
     "src/plan": {PUBLIC, "src/base"},
@@ -41,11 +42,12 @@ MAY_INCLUDE = {
     "src/engine/pager": {PUBLIC, "src/base", "src/plan", "src/engine/following"},
     "src/engine": {PUBLIC, "src/base", "io", "tiers", "src/plan", "src/engine/following", "src/engine/pager"},
     "src/simulation": {PUBLIC, "src/base", "src/plan", "src/engine", "src/engine/following", "src/engine/pager"},
-    "src/optim": {PUBLIC, "src/base", "io", "tiers", "src/plan", "src/engine"},
+    "src/optim": {PUBLIC, "src/base", "src/simt", "io", "tiers", "src/plan", "src/engine"},
     "src/capi": {PUBLIC, "src/base", "src/optim"},
     "tools/hf": {"src/base"},
     "tools/trainer": {PUBLIC, "src/base", "tools/hf", "tools/trainer/compute"},
-    "tools/trainer/compute": {PUBLIC, "src/base", "tools/trainer", "tools/trainer/kernels"},
+    "tools/trainer/compute": {PUBLIC, "src/base", "tools/trainer", "tools/trainer/compute/gpu", "tools/trainer/kernels"},
+    "tools/trainer/compute/gpu": {"src/simt", "tools/trainer/compute"},
     "tools/trainer/kernels": {PUBLIC, "src/base", "tools/trainer/compute"},
     "tools/spillway/command": COMMAND,
     **{f"tools/spillway/{folder}": COMMAND | {"tools/spillway/command"}
