@@ -17,35 +17,6 @@
 #include <hwy/foreach_target.h>  // must come before highway.h
 #include <hwy/highway.h>
 
-#ifndef SPILLWAY_OPTIM_BLOCK_CODEC_LEVELS
-#define SPILLWAY_OPTIM_BLOCK_CODEC_LEVELS
-namespace spillway::optim {
-namespace {
-
-constexpr int kDecades = 7;
-constexpr int kSignedZero = 127;  // the code of zero on the signed map
-
-// How magnitudes over the scale become levels. Level 0 is zero, and each level's value is larger
-// than the previous one's.
-struct Levels {
-  struct Decade {
-    float from = 0;    // half way from the previous decade's last value to this one's first
-    float slope = 0;   // levels for a magnitude of 1
-    float offset = 0;  // level at magnitude 0 if the decade's line went on to there
-    float last = 0;    // the decade's largest level
-  };
-  std::array<Decade, kDecades> decades;
-  float one_from = 0;  // a magnitude from here on has the level of 1
-  float one_level = 0;
-  float least_level = 0;  // least level of a magnitude that is not zero
-  float most_zero = 0;    // only a magnitude up to this, before the division, has level 0
-  int zero_code = 0;      // a code is this plus or minus the level
-};
-
-}  // namespace
-}  // namespace spillway::optim
-#endif  // SPILLWAY_OPTIM_BLOCK_CODEC_LEVELS
-
 HWY_BEFORE_NAMESPACE();
 namespace spillway::optim::HWY_NAMESPACE {
 namespace {
@@ -55,7 +26,7 @@ using Floats = hn::ScalableTag<float>;
 using FloatLanes = hn::Vec<Floats>;
 
 // Returns the levels of magnitudes over the scale. A ratio above 1 and NaN get the level of 1.
-HWY_INLINE FloatLanes LevelsOf(const Levels& levels, FloatLanes magnitude, FloatLanes scale) {
+HWY_INLINE FloatLanes LevelsOf(const CodeLevels& levels, FloatLanes magnitude, FloatLanes scale) {
   const Floats d;
   const auto ratio = hn::Div(magnitude, scale);
   const auto one = hn::Set(d, 1.0F);
@@ -63,8 +34,8 @@ HWY_INLINE FloatLanes LevelsOf(const Levels& levels, FloatLanes magnitude, Float
   auto slope = hn::Set(d, levels.decades[0].slope);
   auto offset = hn::Set(d, levels.decades[0].offset);
   auto last = hn::Set(d, levels.decades[0].last);
-  for (int i = 1; i < kDecades; ++i) {
-    const Levels::Decade& decade = levels.decades[i];
+  for (int i = 1; i < CodeLevels::kDecades; ++i) {
+    const CodeLevels::Decade& decade = levels.decades[i];
     const auto is_in = hn::Ge(x, hn::Set(d, decade.from));
     slope = hn::IfThenElse(is_in, hn::Set(d, decade.slope), slope);
     offset = hn::IfThenElse(is_in, hn::Set(d, decade.offset), offset);
@@ -80,7 +51,7 @@ HWY_INLINE FloatLanes LevelsOf(const Levels& levels, FloatLanes magnitude, Float
 }
 
 // Writes the codes of one vector of elements.
-HWY_INLINE void EncodeVector(const Levels& levels, FloatLanes scale, const float* from,
+HWY_INLINE void EncodeVector(const CodeLevels& levels, FloatLanes scale, const float* from,
                              uint8_t* to) {
   const Floats d;
   const hn::RebindToSigned<Floats> di;
@@ -118,7 +89,8 @@ float LargestMagnitudeOnTarget(const float* from, size_t n) {
   return value;
 }
 
-void EncodeOnTarget(const Levels& levels, float divisor, const float* from, size_t n, uint8_t* to) {
+void EncodeOnTarget(const CodeLevels& levels, float divisor, const float* from, size_t n,
+                    uint8_t* to) {
   const size_t lanes = hn::Lanes(Floats());
   const auto scale = hn::Set(Floats(), divisor);
   size_t i = 0;
@@ -141,7 +113,8 @@ namespace {
 HWY_EXPORT(LargestMagnitudeOnTarget);
 HWY_EXPORT(EncodeOnTarget);
 
-constexpr double kPowers[kDecades] = {1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0};
+constexpr int kSignedZero = 127;  // the code of zero on the signed map
+constexpr double kPowers[CodeLevels::kDecades] = {1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0};
 
 // Returns the number of parts of a decade. The values of decade i are the middles of that many
 // equal parts of [0.1, 1], times 10^(i−6).
@@ -153,15 +126,15 @@ double ValueIn(CodeMap map, int decade, int part) {
   return kPowers[decade] * (0.1 + 0.9 * (part + 0.5) / PartsOfDecade(map, decade));
 }
 
-Levels MakeLevels(CodeMap map) {
-  Levels levels;
+CodeLevels MakeLevels(CodeMap map) {
+  CodeLevels levels;
   const bool is_signed = map == CodeMap::kSigned;
   levels.zero_code = is_signed ? kSignedZero : 0;
   levels.least_level = is_signed ? 0 : 1;
   levels.most_zero = is_signed ? std::numeric_limits<float>::infinity() : 0;
   int first_level = 1;
   double before = 0;  // value of the previous level
-  for (int i = 0; i < kDecades; ++i) {
+  for (int i = 0; i < CodeLevels::kDecades; ++i) {
     const int parts = PartsOfDecade(map, i);
     levels.decades[i] = {.from = static_cast<float>((before + ValueIn(map, i, 0)) / 2),
                          .slope = static_cast<float>(parts / (0.9 * kPowers[i])),
@@ -175,12 +148,6 @@ Levels MakeLevels(CodeMap map) {
   levels.one_from = static_cast<float>((before + 1) / 2);
   levels.one_level = static_cast<float>(first_level);
   return levels;
-}
-
-const Levels& LevelsOf(CodeMap map) {
-  static const Levels signed_levels = MakeLevels(CodeMap::kSigned);
-  static const Levels unsigned_levels = MakeLevels(CodeMap::kUnsigned);
-  return map == CodeMap::kSigned ? signed_levels : unsigned_levels;
 }
 
 // Returns the least power of two that is not below a magnitude. Zero, NaN and what no power of two
@@ -200,7 +167,7 @@ std::array<float, 256> MakeValues(CodeMap map) {
   const int zero = map == CodeMap::kSigned ? kSignedZero : 0;
   std::array<float, 256> values = {};
   int level = 1;
-  for (int i = 0; i < kDecades; ++i) {
+  for (int i = 0; i < CodeLevels::kDecades; ++i) {
     for (int part = 0; part < PartsOfDecade(map, i); ++part, ++level) {
       values[zero + level] = static_cast<float>(ValueIn(map, i, part));
       if (zero >= level) values[zero - level] = -values[zero + level];
@@ -211,6 +178,12 @@ std::array<float, 256> MakeValues(CodeMap map) {
 }
 
 }  // namespace
+
+const CodeLevels& LevelsOfCodes(CodeMap map) {
+  static const CodeLevels signed_levels = MakeLevels(CodeMap::kSigned);
+  static const CodeLevels unsigned_levels = MakeLevels(CodeMap::kUnsigned);
+  return map == CodeMap::kSigned ? signed_levels : unsigned_levels;
+}
 
 const std::array<float, 256>& CodeValues(CodeMap map) {
   static const std::array<float, 256> signed_values = MakeValues(CodeMap::kSigned);
@@ -231,7 +204,7 @@ void EncodeBlock(CodeMap map, const float* from, int64_t n, std::byte* scale, ui
   const float largest = map == CodeMap::kGrowing ? PowerOfTwoFrom(magnitude) : magnitude;
   std::memcpy(scale, &largest, sizeof(largest));
   const float divisor = largest == 0 ? 1 : largest;
-  HWY_DYNAMIC_DISPATCH(EncodeOnTarget)(LevelsOf(map), divisor, from, count, codes);
+  HWY_DYNAMIC_DISPATCH(EncodeOnTarget)(LevelsOfCodes(map), divisor, from, count, codes);
 }
 
 }  // namespace spillway::optim

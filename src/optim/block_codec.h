@@ -17,6 +17,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "src/optim/code_levels.h"
+
 namespace spillway::optim {
 
 // Which values codes have, and how the scale is rounded.
@@ -29,6 +31,9 @@ enum class CodeMap : uint8_t { kSigned, kUnsigned, kGrowing };
 
 // Returns the values of the codes 0 to 255, in ascending order, at most 1.
 const std::array<float, 256>& CodeValues(CodeMap map);
+
+// Returns how codes are found: the values of kGrowing are those of kUnsigned.
+const CodeLevels& LevelsOfCodes(CodeMap map);
 
 // Decode and encode one block of at most kBlockElements. Any bytes decode to something; zeros
 // decode to zeros. The scale may be at any address. A value half way between two codes' values, as

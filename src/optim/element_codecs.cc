@@ -19,6 +19,7 @@
 #include <hwy/highway.h>
 
 #include "src/optim/element_lanes-inl.h"
+#include "src/optim/random_words.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace spillway::optim::HWY_NAMESPACE {
@@ -118,9 +119,6 @@ HWY_EXPORT(EncodeBf16RandomlyOnTarget);
 HWY_EXPORT(FillRandomWordsOnTarget);
 HWY_EXPORT(CopyStreamedOnTarget);
 
-// Elements of a block. Each block has one key.
-constexpr uint64_t kBlock = 65536;
-
 void DecodeFloat(const void* from, int64_t n, float* to) {
   std::memcpy(to, from, static_cast<size_t>(n) * sizeof(float));
 }
@@ -144,25 +142,16 @@ void EncodeBf16(const float* from, int64_t n, void* to) {
   (from, static_cast<size_t>(n), static_cast<uint16_t*>(to));
 }
 
-// The finaliser of SplitMix64 (Steele, Lea and Flood, 2014).
-uint64_t Mixed(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
-constexpr uint64_t kGolden = 0x9e3779b97f4a7c15u;
-
 // Calls visit(block's key, first element in the block, elements before, elements) for each block's
 // part of a run. Each block has its own key.
 template <class Visit>
 void ForEachBlock(uint64_t key, uint64_t first_element, int64_t n, const Visit& visit) {
   const auto count = static_cast<uint64_t>(n);
   for (uint64_t done = 0; done < count;) {
-    const uint64_t block = (first_element + done) / kBlock;
-    const uint64_t first = (first_element + done) % kBlock;
-    const uint64_t piece = std::min(count - done, kBlock - first);
-    visit(Mixed(key + block * kGolden), static_cast<uint32_t>(first), done, piece);
+    const uint64_t block = (first_element + done) / kKeyElements;
+    const uint64_t first = (first_element + done) % kKeyElements;
+    const uint64_t piece = std::min(count - done, kKeyElements - first);
+    visit(KeyOfBlock(key, block), static_cast<uint32_t>(first), done, piece);
     done += piece;
   }
 }

@@ -105,3 +105,15 @@ if(NOT SPILLWAY_CUDA STREQUAL "OFF")
                         "the path or set CUDACXX, or configure with SPILLWAY_CUDA=AUTO or OFF")
   endif()
 endif()
+
+# Compiles a target's CUDA sources as kernels of src/simt: for the GPUs that training takes, from compute capability 8.0 on.
+# Contraction is off as on the host, and a spilled register is an error.
+function(spillway_build_kernels target)
+  set(architectures 80-real 90)
+  if(CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12.8)
+    set(architectures 80-real 90-real 100-real 120)
+  endif()
+  set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${architectures}")
+  target_compile_options(${target} PRIVATE
+    "$<$<COMPILE_LANGUAGE:CUDA>:-fmad=false;-Xptxas=--warn-on-spills,--warning-as-error>")
+endfunction()

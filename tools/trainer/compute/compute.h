@@ -28,6 +28,7 @@
 #include "spillway/stream.h"
 #include "spillway/types.h"
 #include "tools/trainer/compute/into.h"
+#include "tools/trainer/compute/table_row.h"
 #include "tools/trainer/compute/view.h"
 #include "tools/trainer/description.h"
 
@@ -60,12 +61,6 @@ struct ProductGradient {
   View a;             // [tokens, rows]
   View b;             // [tokens, columns]
   GradientTile into;  // [rows, columns]
-};
-
-// A row of a table and the row of x that it belongs to.
-struct TableRow {
-  int32_t row;
-  int32_t position;
 };
 
 // x[position] = table[row], or added to it, for each entry.
