@@ -65,15 +65,15 @@ TEST(ProductCall, GivesTheRowMajorProduct) {
   }
 }
 
-View Matrix(int64_t rows, int64_t columns, DType type = DType::kBF16) {
+View Sized(int64_t rows, int64_t columns, DType type = DType::kBF16) {
   return {.stored = type, .rounded = type, .rows = rows, .columns = columns, .stride = columns};
 }
 
 RowMajorProduct Good() {
   RowMajorProduct product;
-  product.a.view = Matrix(4, 8);
-  product.b.view = Matrix(8, 6);
-  product.d.view = Matrix(4, 6);
+  product.a.view = Sized(4, 8);
+  product.b.view = Sized(8, 6);
+  product.d.view = Sized(4, 6);
   return product;
 }
 
@@ -124,6 +124,15 @@ TEST(ProductCall, RefusesWhatTheLibraryWouldNot) {
   expect(product, "overlap");
   product.d.batch_elements = 24;
   EXPECT_TRUE(CallOf(product).ok());
+  // Side by side in rows of 12 elements.
+  product.d.view.stride = 12;
+  product.d.batch_elements = 6;
+  EXPECT_TRUE(CallOf(product).ok());
+  product.d.batch_elements = 5;
+  expect(product, "overlap");
+  product.d.batch_elements = 7;
+  expect(product, "overlap");
+  product.d.batch_elements = 42;
   product.a.batch_elements = -1;
   expect(product, "backwards");
 }
@@ -141,14 +150,14 @@ TEST(ProductCall, AlignmentsFollowFromOffsets) {
 
 TEST(ProductCall, OperationsAreProducts) {
   const Product forward = {
-      .a = Matrix(5, 8), .w = Matrix(3, 8), .transposed = true, .c = Matrix(5, 3)};
+      .a = Sized(5, 8), .w = Sized(3, 8), .transposed = true, .c = Sized(5, 3)};
   const ProductCall y = CallOf(ProductOf(forward, 128, 32)).value();
   EXPECT_EQ(Name(y), "bf16 TN 3x5x8");
   EXPECT_EQ(y.d.alignment_bytes, 32u);
   Product backward = {
-      .a = Matrix(5, 3), .w = Matrix(3, 8), .into = Into::kAdd, .c = Matrix(5, 8, DType::kF32)};
+      .a = Sized(5, 3), .w = Sized(3, 8), .into = Into::kAdd, .c = Sized(5, 8, DType::kF32)};
   EXPECT_EQ(Name(CallOf(ProductOf(backward, 0, 0)).value()), "bf16 NN 8x5x3 to f32 +");
-  ProductGradient gradient = {.a = Matrix(5, 3), .b = Matrix(5, 8), .into = {.tile = Matrix(3, 8)}};
+  ProductGradient gradient = {.a = Sized(5, 3), .b = Sized(5, 8), .into = {.tile = Sized(3, 8)}};
   EXPECT_EQ(Name(CallOf(ProductOf(gradient, 0, 0)).value()), "bf16 NT 8x3x5");
 }
 

@@ -76,6 +76,10 @@ inline RandomProduct MakeRandomProduct(std::mt19937_64& random) {
       product.a.batch_elements = tokens * keys;
       product.b.batch_elements = 0;
       product.d.batch_elements = tokens * head_dim;
+      if (draw(0, 1) == 1) {  // beside each other in the rows of tokens
+        product.d = part(tokens, head_dim, heads * head_dim, 0);
+        product.d.batch_elements = head_dim;
+      }
       product.batch = heads;
   }
   if (draw(0, 1) == 1) product.into = Into::kAdd;

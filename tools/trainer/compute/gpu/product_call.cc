@@ -37,6 +37,15 @@ absl::Status CheckMatrix(const char* name, const RowMajor& matrix, int64_t batch
   return absl::OkStatus();
 }
 
+// Whether the matrices of a batch do not overlap: they follow each other, or lie side by side in
+// the same rows, as heads do.
+bool LieApart(const View& view, int64_t apart, int64_t batch) {
+  const bool are_in_turn = apart >= (view.rows - 1) * view.stride + view.columns;
+  const bool are_abreast =
+      apart >= view.columns && (batch - 1) * apart + view.columns <= view.stride;
+  return are_in_turn || are_abreast;
+}
+
 StoredMatrix Stored(const RowMajor& matrix, int64_t batch) {
   const View& view = matrix.view;
   const uint64_t lowest_bit = matrix.offset_bytes & (~matrix.offset_bytes + 1);
@@ -96,11 +105,11 @@ absl::StatusOr<ProductCall> CallOf(const RowMajorProduct& product) {
         absl::StrFormat("a product of [%d, %d] and [%d, %d] into [%d, %d]: the sizes do not fit", m,
                         k, b_k, n, d.rows, d.columns));
   }
-  const int64_t d_elements = (d.rows - 1) * d.stride + d.columns;
-  if (product.batch > 1 && product.d.batch_elements < d_elements) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("a product's results of %d elements lie %d elements apart, so they overlap",
-                        d_elements, product.d.batch_elements));
+  if (product.batch > 1 && !LieApart(d, product.d.batch_elements, product.batch)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "a product's %d results [%d, %d] with %d elements from row to row lie %d elements apart, "
+        "so they overlap",
+        product.batch, d.rows, d.columns, d.stride, product.d.batch_elements));
   }
   return ProductCall{.a = Stored(product.b, product.batch),
                      .b = Stored(product.a, product.batch),
