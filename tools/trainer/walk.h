@@ -216,6 +216,8 @@ class Walk {
   HeadScratch ScratchOfHead(int64_t rows, ScratchLayout& layout) const;
   HeadScratch ScratchOfHead(int64_t rows) const;
   View Take(ScratchLayout& layout, int64_t rows, int64_t columns, DType rounded) const;
+  int64_t WidestSum() const;
+  int64_t WidestOperand() const;
   View TakeRows(ScratchLayout& layout, int64_t rows, int64_t columns, DType rounded) const;
   ScratchNeeds Needs() const;
 
@@ -234,6 +236,7 @@ class Walk {
   View gradient_;                // the residual's; training only
   View vector_;                  // [1, widest]: a norm's scale or a bias, and its gradient
   View second_vector_;           // [1, widest]: a norm's shift, and its gradient
+  View sum_;                     // [tokens, widest]: of what is stored in 16 bits once it is whole
   View stats_;                   // [1 or 2, rows]: of the last norm
   std::byte* norm_work_ = nullptr;
   std::byte* base_ = nullptr;

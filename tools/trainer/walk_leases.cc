@@ -75,20 +75,27 @@ absl::Status Walk::Multiply(const Linear& linear, Passes pass, const View& a, In
       (linear.storage == Storage::kOutputsByInputs) == (pass == Passes::kForward);
   const bool adds_bias = pass == Passes::kForward && linear.bias != kNone;
   const uint64_t last = spec.num_tiles() - 1;
+  // A result is rounded when it is whole. Until then it is summed in fp32, elsewhere if it is
+  // stored in 16 bits.
+  const bool is_sum = adds_bias || (!owns_columns && last > 0);
+  const bool is_elsewhere = is_sum && c.stored != DType::kF32;
+  const View sum = is_elsewhere ? sum_.Reshaped(c.rows, c.columns) : c;
+  if (is_elsewhere && into == Into::kAdd) compute_.Copy(c, sum);
   for (uint64_t tile = 0; tile <= last; ++tile) {
     const auto [first, count] = RangeOf(spec, tile);
-    // A result is rounded when it is whole.
     const bool is_whole = !adds_bias && (owns_columns || tile == last);
-    const View result = is_whole ? c : c.Rounded(c.stored);
+    const View result = is_whole ? sum : sum.Rounded(sum.stored);
     SPILLWAY_RETURN_IF_ERROR(
         owns_columns ? MultiplyTile(linear, tile, pass, a, into, result.Columns(first, count))
                      : MultiplyTile(linear, tile, pass, a.Columns(first, count),
                                     tile == 0 ? into : Into::kAdd, result));
   }
-  if (!adds_bias) return absl::OkStatus();
-  const View bias = vector_.Columns(0, linear.outputs);
-  SPILLWAY_RETURN_IF_ERROR(FetchVector(linear.bias, bias));
-  compute_.AddBias(bias, c);
+  if (adds_bias) {
+    const View bias = vector_.Columns(0, linear.outputs);
+    SPILLWAY_RETURN_IF_ERROR(FetchVector(linear.bias, bias));
+    compute_.AddBias(bias, sum);
+  }
+  if (is_elsewhere) compute_.Copy(sum, c);
   return absl::OkStatus();
 }
 

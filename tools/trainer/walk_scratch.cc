@@ -75,6 +75,7 @@ uint64_t Walk::LayOut(std::byte* base) {
     residuals_.push_back(Take(layout, tokens, model_.width, residual_));
   vector_ = Take(layout, 1, widest, DType::kF32);
   if (has_means) second_vector_ = Take(layout, 1, widest, DType::kF32);
+  sum_ = Take(layout, tokens, WidestSum(), DType::kF32);
   stats_ = Take(layout, has_means ? 2 : 1, most_rows, DType::kF32);
   norm_work_ = layout.Take<std::byte>(static_cast<int64_t>(work_bytes));
   if (options_.training) gradient_ = Take(layout, tokens, model_.width, DType::kF32);
@@ -87,6 +88,37 @@ uint64_t Walk::LayOut(std::byte* base) {
   layout.Rewind(shared_);
   ScratchOfHead(tokens, layout);
   return layout.peak_bytes();
+}
+
+// Returns the columns of the widest result that Multiply does not sum in place.
+int64_t Walk::WidestSum() const {
+  if (compute_.StoredAs(element_) == DType::kF32) return 0;
+  int64_t widest = 0;
+  for (const Block& block : model_.blocks) {
+    for (const Sublayer& sublayer : block.sublayers) {
+      ForEachLinear(sublayer, [&](const Linear& linear) {
+        const bool has_tiles = WeightSpec(linear.weight).num_tiles() > 1;
+        const bool has_outputs = linear.storage == Storage::kOutputsByInputs;
+        if (linear.bias != kNone || (has_tiles && !has_outputs))
+          widest = std::max(widest, linear.outputs);
+        if (has_tiles && has_outputs && options_.training) widest = std::max(widest, linear.inputs);
+      });
+    }
+  }
+  return widest;
+}
+
+// Returns the columns of the widest operand in scratch.
+int64_t Walk::WidestOperand() const {
+  int64_t widest = std::max(model_.width, WeightSpec(model_.head.weight).tile_rows);
+  for (const Block& block : model_.blocks) {
+    for (const Sublayer& sublayer : block.sublayers) {
+      ForEachLinear(sublayer, [&](const Linear& linear) {
+        widest = std::max({widest, linear.inputs, linear.outputs});
+      });
+    }
+  }
+  return widest;
 }
 
 Walk::BlockScratch Walk::ScratchOf(const Block& block, int64_t rows) const {
@@ -164,6 +196,10 @@ Walk::HeadScratch Walk::ScratchOfHead(int64_t rows, ScratchLayout& layout) const
 
 ScratchNeeds Walk::Needs() const {
   ScratchNeeds needs;
+  const int64_t tokens = options_.micro_batch * options_.sequence;
+  if (element_ != DType::kF32) needs.largest_operand_elements = tokens * WidestOperand();
+  needs.step_tokens = tokens * options_.accumulate;
+  needs.most_logits = model_.vocabulary;
   const auto elements_of = [](const TensorSpec& spec) {
     return static_cast<int64_t>(spec.tile_bytes(0) / ElementBytes(spec.dtype));
   };

@@ -175,7 +175,10 @@ struct ScratchNeeds {
   uint64_t view_bytes = 0;                   // for views of scratch, in one piece
   int64_t largest_narrow_tile_elements = 0;  // of weights' tiles that are not fp32
   int64_t largest_gradient_elements = 0;     // of gradients' tiles
+  int64_t largest_operand_elements = 0;      // of products' operands in scratch; 0 in fp32
   size_t num_sums = 0;                       // slots
+  int64_t step_tokens = 0;                   // whose entries and targets a step names
+  int64_t most_logits = 0;                   // of TakeLogits before a Collect
 };
 
 // Thread-compatible. Must be destroyed before the engine whose leases it was given.
@@ -203,7 +206,8 @@ class Compute {
 
   // --- Copies ---
 
-  // Copies a tile to scratch, or scratch to a tile, with conversion. Both are contiguous.
+  // Copy a tile to scratch, scratch to a tile, or scratch to scratch, with conversion. Both are
+  // contiguous.
   virtual void CopyFromTile(const View& tile, Lease lease, const View& to) = 0;
   virtual void CopyToTile(const View& from, const View& tile, Lease lease) = 0;
   virtual void Copy(const View& from, const View& to) = 0;
