@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/seed.h"
@@ -29,7 +30,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 std::string Fake(const std::string& kind) {
-  return std::string(SPILLWAY_FAKE_CUBLASLT) + "/lib" + kind + ".so";
+  return absl::StrCat(SPILLWAY_FAKE_CUBLASLT, "/lib", kind, ".so");
 }
 
 // Makes each fault that the fake library knows, until the end of the scope.
