@@ -96,7 +96,7 @@ class CapacityTrial : public ::testing::Test {
   std::string Store() { return Options().folders[0]; }
   // Changes a byte of a page's extent, at a place that the catalog gives for `condition`.
   void FlipByte(const std::string& condition) {
-    const std::string catalog = folder_ / "copy.sqlite";
+    const std::string catalog = copies_ / "catalog.sqlite";
     for (const char* suffix : {"", "-wal"}) {
       fs::copy_file(Store() + "/spillway-catalog.sqlite" + suffix, catalog + suffix,
                     fs::copy_options::overwrite_existing);
@@ -118,7 +118,8 @@ class CapacityTrial : public ::testing::Test {
   }
 
   const uint64_t seed_ = test::Seed();
-  TempFolder folder_;
+  TempFolder folder_{test::FastPlace()};
+  TempFolder copies_{test::FastPlace()};
 };
 
 TEST_F(CapacityTrial, HoldsEveryPageAndLeavesNothing) {
