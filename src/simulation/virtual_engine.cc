@@ -221,6 +221,9 @@ void VirtualEngine::CountState(const Action& action, uint64_t size_bytes) {
 Timeline VirtualEngine::TakeTimeline() {
   if (recorder_ == nullptr) return {};
   Timeline timeline = recorder_->Take(NowNs());
+  // What was under way when the record was taken before is shown from then on.
+  for (TimelineEvent& event : timeline.events)
+    event.begin_ns = std::max(event.begin_ns, timeline.begin_ns);
   timeline.nvme = Difference(stats().nvme, std::exchange(recorded_nvme_, stats().nvme));
   timeline.pinned = Difference(stats().pinned, std::exchange(recorded_pinned_, stats().pinned));
   return timeline;
