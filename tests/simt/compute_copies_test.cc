@@ -12,6 +12,7 @@
 #include "src/simt/elements.h"
 #include "tests/simt/machine.h"
 #include "tools/trainer/compute/gpu/copies.h"
+#include "tools/trainer/compute/gpu/rows.h"
 
 namespace spillway::trainer::gpu {
 namespace {
@@ -65,6 +66,35 @@ TEST_P(ComputeCopies, CopyRoundsOnce) {
         ExpectSame(source, values);
       }
     }
+  }
+}
+
+TEST_P(ComputeCopies, CopyRowsLeavesWhatLiesBetween) {
+  for (const DType from : kTypes) {
+    for (const DType to : kTypes) {
+      for (const int64_t columns : {1, 300}) {
+        const Values values = Rounded(from, Special(7 * columns));
+        const View source = Put(from, 7, columns, values, /*padding=*/3);
+        const View target = Undefined(to, 7, columns, /*padding=*/5);
+        Launch(CopyRows{MatrixOf(source), MatrixOf(target)});
+        ExpectSame(target, Rounded(to, values));
+        ExpectSame(source, values);
+      }
+    }
+  }
+}
+
+TEST_P(ComputeCopies, ZeroHeadsLeavesWhatLiesBetween) {
+  constexpr int64_t kRows = 5, kHeads = 3, kDim = 50, kStride = 53;
+  constexpr int64_t kColumns = (kHeads - 1) * kStride + kDim;
+  for (const DType type : kTypes) {
+    Values values = Rounded(type, Random(kRows * kColumns));
+    const View rows = Put(type, kRows, kColumns, values, /*padding=*/4);
+    Launch(ZeroHeads{MatrixOf(rows), kHeads, kDim, kStride});
+    for (int64_t i = 0; i < kRows * kColumns; ++i) {
+      if (i % kColumns % kStride < kDim) values[static_cast<size_t>(i)] = 0;
+    }
+    ExpectSame(rows, values);
   }
 }
 

@@ -40,20 +40,22 @@ class ComputeSoftmax : public EachMachine {
     const int64_t rows = block.rows(), keys = block.keys();
     const auto n = static_cast<size_t>(keys);
     const Values scores = Random(rows * keys, 4);
+    constexpr float kScale = 0.75f;
     Exact p(scores.size());
     for (int64_t row = 0; row < rows; ++row) {
       const size_t first = static_cast<size_t>(row) * n;
       double sum = 0;
       for (size_t i = 0; i < n; ++i)
-        if (block.Sees(row, static_cast<int64_t>(i))) sum += std::exp(scores[first + i]);
+        if (block.Sees(row, static_cast<int64_t>(i)))
+          sum += std::exp(double{kScale * scores[first + i]});
       for (size_t i = 0; i < n; ++i) {
         if (block.Sees(row, static_cast<int64_t>(i)))
-          p[first + i] = std::exp(static_cast<double>(scores[first + i])) / sum;
+          p[first + i] = std::exp(double{kScale * scores[first + i]}) / sum;
       }
     }
     const View from = Put(DType::kF32, rows, keys, scores, /*padding=*/3);
     const View to = type == DType::kF32 ? from : Undefined(type, rows, keys, /*padding=*/5);
-    Launch(CausalSoftmax{block.visible(), MatrixOf(from), MatrixOf(to)});
+    Launch(CausalSoftmax{block.visible(), MatrixOf(from), MatrixOf(to), kScale});
     ExpectNear(to, p);
 
     // The gradient is that of the probabilities as they are stored.
@@ -64,7 +66,8 @@ class ComputeSoftmax : public EachMachine {
       const size_t first = static_cast<size_t>(row) * n;
       double dot = 0;
       for (size_t i = 0; i < n; ++i) dot += static_cast<double>(stored[first + i]) * dp[first + i];
-      for (size_t i = 0; i < n; ++i) ds[first + i] = stored[first + i] * (dp[first + i] - dot);
+      for (size_t i = 0; i < n; ++i)
+        ds[first + i] = kScale * (stored[first + i] * (dp[first + i] - dot));
     }
     // Where a row does not see a key, the gradient of its probability may be anything.
     Values given = dp;
@@ -74,7 +77,8 @@ class ComputeSoftmax : public EachMachine {
     }
     const View gradient = Put(DType::kF32, rows, keys, given, /*padding=*/2);
     const View out = type == DType::kF32 ? gradient : Undefined(type, rows, keys);
-    Launch(SoftmaxGradient{block.visible(), MatrixOf(to), MatrixOf(gradient), MatrixOf(out)});
+    Launch(
+        SoftmaxGradient{block.visible(), MatrixOf(to), MatrixOf(gradient), MatrixOf(out), kScale});
     ExpectNear(out, ds);
   }
 };

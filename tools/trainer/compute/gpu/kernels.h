@@ -11,6 +11,7 @@
 #include "tools/trainer/compute/gpu/lookups.h"
 #include "tools/trainer/compute/gpu/norms.h"
 #include "tools/trainer/compute/gpu/rope.h"
+#include "tools/trainer/compute/gpu/rows.h"
 #include "tools/trainer/compute/gpu/softmax.h"
 #include "tools/trainer/compute/gpu/sums.h"
 
@@ -18,6 +19,8 @@
 #define SPILLWAY_TRAINER_KERNELS(EACH) \
   EACH(Copy)                           \
   EACH(Zero)                           \
+  EACH(CopyRows)                       \
+  EACH(ZeroHeads)                      \
   EACH(Add)                            \
   EACH(AddBias)                        \
   EACH(SumOfSquares)                   \

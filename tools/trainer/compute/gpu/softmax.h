@@ -36,8 +36,8 @@ struct VisibleKeys {
   SPILLWAY_SIMT int64_t end(int64_t row) const { return query(row) + 1 - first_key; }
 };
 
-// probabilities[rows, keys] = the softmax of scores[rows, keys] over the keys that each row sees,
-// and 0 elsewhere. It may be the scores.
+// probabilities[rows, keys] = the softmax of scale·scores[rows, keys] over the keys that each row
+// sees, and 0 elsewhere. It may be the scores.
 struct CausalSoftmax {
   static constexpr int kThreads = 128;
   template <class Block>
@@ -45,6 +45,7 @@ struct CausalSoftmax {
 
   VisibleKeys visible;
   Matrix scores, probabilities;
+  float scale = 1;
 
   int64_t blocks() const { return scores.rows; }
 
@@ -55,22 +56,24 @@ struct CausalSoftmax {
     const int64_t end = visible.end(row);
     float largest = -simt::kInfinity;
     simt::ForElements<kThreads>(block, begin, end, [&](int64_t i) {
-      const float score = scores.Get(row, i);
+      const float score = scale * scores.Get(row, i);
       largest = largest < score ? score : largest;
     });
     largest = simt::BlockMax(block, shared, largest);
     float sum = 0;
-    simt::ForElements<kThreads>(block, begin, end,
-                                [&](int64_t i) { sum += std::exp(scores.Get(row, i) - largest); });
+    simt::ForElements<kThreads>(block, begin, end, [&](int64_t i) {
+      sum += std::exp(scale * scores.Get(row, i) - largest);
+    });
     const float factor = 1.0f / simt::BlockSum(block, shared, sum);
     simt::ForElements<kThreads>(block, 0, scores.columns, [&](int64_t i) {
       const bool is_seen = i >= begin && i < end;
-      probabilities.Set(row, i, is_seen ? std::exp(scores.Get(row, i) - largest) * factor : 0.0f);
+      probabilities.Set(row, i,
+                        is_seen ? std::exp(scale * scores.Get(row, i) - largest) * factor : 0.0f);
     });
   }
 };
 
-// ds[rows, keys] = p·(dp − Σ p·dp), where the sum is over the row, dp is the gradient of the
+// ds[rows, keys] = scale·p·(dp − Σ p·dp), where the sum is over the row, dp is the gradient of the
 // probabilities p, and ds that of the scores. It may be dp. Where a row does not see a key, p is 0,
 // and dp is not used.
 struct SoftmaxGradient {
@@ -80,6 +83,7 @@ struct SoftmaxGradient {
 
   VisibleKeys visible;
   Matrix probabilities, dp, ds;
+  float scale = 1;
 
   int64_t blocks() const { return probabilities.rows; }
 
@@ -94,7 +98,7 @@ struct SoftmaxGradient {
     dot = simt::BlockSum(block, shared, dot);
     simt::ForElements<kThreads>(block, 0, dp.columns, [&](int64_t i) {
       const bool is_seen = i >= begin && i < end;
-      ds.Set(row, i, is_seen ? probabilities.Get(row, i) * (dp.Get(row, i) - dot) : 0.0f);
+      ds.Set(row, i, is_seen ? scale * (probabilities.Get(row, i) * (dp.Get(row, i) - dot)) : 0.0f);
     });
   }
 };
