@@ -3,6 +3,10 @@
 // What every Compute must do: each operation against a plain computation in double precision, on
 // odd sizes, strided views and tiles of every type. Elements pass through tiles of an engine, so
 // that the suite needs no access to a device's memory.
+//
+// A GPU's operands of products have 16 bits. Where a product's operand is given in fp32, what is
+// expected is computed from the operand as it is rounded, and the limit stays the same. Only
+// attention rounds between its products; its limits derive from those roundings.
 
 #include <gtest/gtest.h>
 
@@ -26,6 +30,8 @@
 #include "tests/trainer/stream_compute.h"
 #include "tools/trainer/compute/compute.h"
 #include "tools/trainer/compute/elements.h"
+#include "tools/trainer/compute/gpu/emulated_device.h"
+#include "tools/trainer/compute/gpu_compute.h"
 #include "tools/trainer/compute/host_compute.h"
 
 namespace spillway::trainer {
@@ -33,7 +39,8 @@ namespace {
 
 using Values = std::vector<float>;  // of a matrix, row by row
 
-enum class Kind : uint8_t { kHost, kStream };
+// The GPU's differ in the type of operands.
+enum class Kind : uint8_t { kHost, kStream, kGpu, kGpuFp16, kGpuBf16 };
 
 class EachCompute : public testing::TestWithParam<Kind> {
  protected:
@@ -46,14 +53,39 @@ class EachCompute : public testing::TestWithParam<Kind> {
     EngineOptions options;
     options.device_bytes = options.pinned_bytes = 8 * kMiB;
     engine_ = *Engine::Open(options);
-    compute_ = *HostCompute::Create(&pool_);
+    if (IsGpu()) {
+      compute_ = std::make_unique<GpuCompute>(
+          std::make_unique<gpu::EmulatedDevice>(*engine_->CreateStream(), test::Seed()),
+          operands());
+    } else {
+      compute_ = *HostCompute::Create(&pool_);
+    }
     if (GetParam() == Kind::kStream) {
       compute_ = std::make_unique<StreamCompute>(*engine_->CreateStream(), std::move(compute_));
     }
     base_ = *compute_->Reserve({.view_bytes = kScratchBytes,
                                 .largest_narrow_tile_elements = 1 << 14,
                                 .largest_gradient_elements = 1 << 14,
-                                .num_sums = 2});
+                                .largest_operand_elements = 1 << 14,
+                                .num_sums = 2,
+                                .step_tokens = 16,
+                                .most_logits = 1 << 10});
+  }
+
+  static bool IsGpu() { return GetParam() != Kind::kHost && GetParam() != Kind::kStream; }
+  // The type of operands that have none of their own.
+  static DType operands() {
+    return GetParam() == Kind::kGpuFp16   ? DType::kF16
+           : GetParam() == Kind::kGpuBf16 ? DType::kBF16
+                                          : DType::kF32;
+  }
+  // The largest relative error of one rounding to that type.
+  static double RoundingOfOperands() {
+    return operands() == DType::kF32 ? 0 : operands() == DType::kF16 ? 0x1p-11 : 0x1p-8;
+  }
+  // What a product with a tile of a type takes for an operand in fp32.
+  static Values OperandOf(DType type, const Values& values) {
+    return IsGpu() ? Rounded(type, values) : values;
   }
 
   Values Random(int64_t n, float scale = 1) {
@@ -114,8 +146,8 @@ class EachCompute : public testing::TestWithParam<Kind> {
     return {std::move(lease), view};
   }
 
-  View Put(int64_t rows, int64_t columns, const Values& values) {
-    const View view = Take(rows, columns);
+  View Put(int64_t rows, int64_t columns, const Values& values, DType rounded = DType::kF32) {
+    const View view = Take(rows, columns, rounded);
     Leased tile = Acquire(Tensor(DType::kF32, rows, columns, values), Access::kRead);
     compute_->CopyFromTile(tile.view, std::move(tile.lease), view);
     return view;
@@ -190,7 +222,7 @@ TEST_P(EachCompute, ProductsWithTilesOfEveryType) {
                             .c = all.Columns(5, kColumns)},
                            std::move(tile.lease));
         const std::vector<double> product =
-            ProductOf(a, Rounded(type, w), kRows, kInner, kColumns, transposed);
+            ProductOf(OperandOf(type, a), Rounded(type, w), kRows, kInner, kColumns, transposed);
         std::vector<double> expected(before.begin(), before.end());
         for (size_t i = 0; i < kRows; ++i) {
           for (size_t j = 0; j < kColumns; ++j) {
@@ -208,7 +240,9 @@ TEST_P(EachCompute, GradientsAreAddedWithOneRoundingAndSquared) {
   constexpr int64_t kTokens = 9, kRows = 70, kColumns = 131;
   for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (const Into into : {Into::kOverwrite, Into::kAdd}) {
-      const Values dy = Random(kTokens * kRows), x = Random(kTokens * kColumns);
+      const DType operand = type == DType::kF32 ? operands() : type;
+      const Values dy = OperandOf(operand, Random(kTokens * kRows));
+      const Values x = OperandOf(operand, Random(kTokens * kColumns));
       const Values before = Rounded(type, Random(kRows * kColumns));
       const TensorId tensor = Tensor(type, kRows, kColumns, before);
       const View a = Put(kTokens, kRows, dy), b = Put(kTokens, kColumns, x);
@@ -251,8 +285,8 @@ TEST_P(EachCompute, Biases) {
 TEST_P(EachCompute, WhatIsWrittenIsRoundedToTheViewsType) {
   constexpr int64_t kRows = 5, kColumns = 23;
   for (const DType type : {DType::kF16, DType::kBF16}) {
-    const Values from = Random(kRows * kColumns), to = Random(kRows * kColumns);
-    const View sum = Put(kRows, kColumns, to).Rounded(type);
+    const Values from = Random(kRows * kColumns), to = Rounded(type, Random(kRows * kColumns));
+    const View sum = Put(kRows, kColumns, to, type);
     compute_->Add(Put(kRows, kColumns, from), sum);
     Values expected(to.size());
     for (size_t i = 0; i < to.size(); ++i) expected[i] = to[i] + from[i];
@@ -411,8 +445,10 @@ TEST_P(EachCompute, AttentionWithWindowsAndStrides) {
   for (const Fused& shape : shapes) {
     SCOPED_TRACE(absl::StrCat(shape.length, " tokens, window ", shape.window));
     const int64_t tokens = shape.windows * shape.length, out_width = shape.heads * shape.dim;
-    const Values rows = Random(tokens * shape.width()), d_out = Random(tokens * out_width);
-    const View in = Put(tokens, shape.width(), rows), gradient = Take(tokens, shape.width());
+    const Values rows = Rounded(operands(), Random(tokens * shape.width()));
+    const Values d_out = Random(tokens * out_width);
+    const View in = Put(tokens, shape.width(), rows, operands());
+    const View gradient = Take(tokens, shape.width());
     const auto heads = [&](const View& of, int64_t first, int64_t count) {
       return Heads{.rows = of.Columns(first * shape.dim, count * shape.dim),
                    .heads = count,
@@ -430,7 +466,7 @@ TEST_P(EachCompute, AttentionWithWindowsAndStrides) {
                                           .query = heads(in, 0, shape.heads),
                                           .key = heads(in, keys, shape.kv_heads),
                                           .value = heads(in, values, shape.kv_heads),
-                                          .out = Take(tokens, out_width),
+                                          .out = Take(tokens, out_width, operands()),
                                           .work = Memory(compute_->AttentionWorkBytes(sizes))};
     compute_->Attention(attention);
     compute_->AttentionGradient({.forward = attention,
@@ -439,9 +475,17 @@ TEST_P(EachCompute, AttentionWithWindowsAndStrides) {
                                  .key_gradient = heads(gradient, keys, shape.kv_heads),
                                  .value_gradient = heads(gradient, values, shape.kv_heads)});
     std::vector<double> exact(rows.begin(), rows.end());
-    ExpectNear(Get(attention.out), AttentionOf(shape, exact, kScale));
-    // The gradient by differences, of a few elements.
+    // An output is a mean of values. The shares of the values are rounded, and then the output.
+    const double rounding = RoundingOfOperands();
+    double largest_value = 0;
+    for (const double value : exact) largest_value = std::max(largest_value, std::fabs(value));
+    ExpectNear(Get(attention.out), AttentionOf(shape, exact, kScale),
+               2e-5 + 2 * rounding * largest_value);
+    // The gradient by differences, of a few elements. Three operands of its products are rounded:
+    // the output's gradient, the shares, and the gradient of the scores.
     const Values got = Get(gradient);
+    double largest_got = 0;
+    for (const float value : got) largest_got = std::max(largest_got, std::fabs(double{value}));
     for (int i = 0; i < 20; ++i) {
       const size_t at = random_() % exact.size();
       const double value = exact[at];
@@ -454,7 +498,9 @@ TEST_P(EachCompute, AttentionWithWindowsAndStrides) {
       };
       const double slope = (dotted(value + 1e-5) - dotted(value - 1e-5)) / 2e-5;
       exact[at] = value;
-      EXPECT_NEAR(got[at], slope, 2e-4 * std::max(1.0, std::fabs(slope))) << "element " << at;
+      EXPECT_NEAR(got[at], slope,
+                  2e-4 * std::max(1.0, std::fabs(slope)) + 3 * rounding * largest_got)
+          << "element " << at;
     }
   }
 }
@@ -562,10 +608,21 @@ TEST_P(EachCompute, CrossEntropyByTilesOfTheVocabulary) {
   EXPECT_EQ(results_.loss, 0);  // each loss is collected once
 }
 
-INSTANTIATE_TEST_SUITE_P(Computes, EachCompute, testing::Values(Kind::kHost, Kind::kStream),
-                         [](const auto& test) {
-                           return test.param == Kind::kHost ? "Host" : "Stream";
-                         });
+std::string NameOf(const testing::TestParamInfo<Kind>& info) {
+  switch (info.param) {
+    case Kind::kHost: return "Host";
+    case Kind::kStream: return "Stream";
+    case Kind::kGpu: return "EmulatedGpuFp32";
+    case Kind::kGpuFp16: return "EmulatedGpuFp16";
+    case Kind::kGpuBf16: return "EmulatedGpuBf16";
+  }
+  return "";
+}
+
+INSTANTIATE_TEST_SUITE_P(Computes, EachCompute,
+                         testing::Values(Kind::kHost, Kind::kStream, Kind::kGpu, Kind::kGpuFp16,
+                                         Kind::kGpuBf16),
+                         NameOf);
 
 }  // namespace
 }  // namespace spillway::trainer

@@ -45,9 +45,9 @@ MAY_INCLUDE = {
     "src/optim": {PUBLIC, "src/base", "src/simt", "io", "tiers", "src/plan", "src/engine"},
     "src/capi": {PUBLIC, "src/base", "src/optim"},
     "tools/hf": {"src/base"},
-    "tools/trainer": {PUBLIC, "src/base", "tools/hf", "tools/trainer/compute"},
+    "tools/trainer": {PUBLIC, "src/base", "tools/hf", "tools/trainer/compute", "tools/trainer/compute/gpu"},
     "tools/trainer/compute": {PUBLIC, "src/base", "tools/trainer", "tools/trainer/compute/gpu", "tools/trainer/kernels"},
-    "tools/trainer/compute/gpu": {"src/simt", "tools/trainer/compute"},
+    "tools/trainer/compute/gpu": {PUBLIC, "src/base", "src/simt", "tiers", "tools/trainer/compute"},
     "tools/trainer/kernels": {PUBLIC, "src/base", "tools/trainer/compute"},
     "tools/spillway/command": COMMAND,
     **{f"tools/spillway/{folder}": COMMAND | {"tools/spillway/command"}
