@@ -56,6 +56,7 @@ absl::StatusOr<std::unique_ptr<VirtualEngine>> VirtualEngine::Open(
 
 VirtualEngine::VirtualEngine(const SimulationOptions& options)
     : budgets_(options.budgets),
+      mark_event_(options.mark_event),
       pager_(PagerOptionsOf(options)),
       links_(options.machine),
       recorder_(options.timeline_events > 0
@@ -89,7 +90,9 @@ absl::StatusOr<plan::LinkBytes> VirtualEngine::Plan(std::vector<TraceEvent> even
 
 absl::StatusOr<StepResult> VirtualEngine::Step(std::span<const TraceEvent> events) {
   step_ = {.begin_seconds = now_};
-  for (const TraceEvent& event : events) {
+  for (size_t i = 0; i < events.size(); ++i) {
+    const TraceEvent& event = events[i];
+    if (i == mark_event_) step_.mark_seconds = now_ - step_.begin_seconds;
     step_.compute_seconds += event.seconds_before;
     SPILLWAY_RETURN_IF_ERROR(RunUntil(now_ + event.seconds_before));
     switch (event.kind) {

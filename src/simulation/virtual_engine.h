@@ -39,6 +39,7 @@ struct SimulationOptions {
   bool plans_steps = true;       // if false, everything is served on demand
   int most_steps = 8;            // that SimulateStep executes, the first one included
   bool ends_early = true;        // SimulateStep ends once a step repeats
+  size_t mark_event = SIZE_MAX;  // an event whose time each step reports
   uint64_t timeline_events = 0;  // the newest events that TakeTimeline returns; 0: none is recorded
 };
 
@@ -51,6 +52,7 @@ struct StepResult {
   double seconds = 0;
   double compute_seconds = 0;  // of the trace's events
   double stall_seconds = 0;    // in which the caller waited for a lease
+  double mark_seconds = 0;     // until the options' mark_event came; 0: it did not
   uint64_t leases = 0;
   uint64_t waits = 0;  // leases that were not granted at once
   plan::LinkBytes bytes;
@@ -110,6 +112,7 @@ class VirtualEngine {
   int64_t NowNs() const { return static_cast<int64_t>(now_ * 1e9); }
 
   const plan::PlanOptions budgets_;
+  const size_t mark_event_;
   engine::Pager pager_;
   std::optional<Links> links_;                                // always there
   const std::unique_ptr<engine::TimelineRecorder> recorder_;  // null: nothing is recorded

@@ -49,6 +49,8 @@ void AddCost(const Question& question, const StepCost& cost, Json* json) {
   all["tokens_per_second"] = static_cast<double>(question.tokens) / cost.seconds;
   all["mfu"] = ModelFlopUtilisation(question, cost);
   all["binds"] = WhatBinds(cost);
+  for (const PartAlone& part : SecondsAlone(cost))
+    all["seconds_alone"][std::string(part.key)] = part.seconds;
   all["read_bytes"] = {{"nvme", cost.bytes[Transfer::kRead]},
                        {"pinned", cost.bytes[Transfer::kCopyIn]}};
   all["written_bytes"] = {{"nvme", cost.bytes[Transfer::kWrite]},

@@ -11,6 +11,7 @@
 #include "src/base/bytes.h"
 #include "src/base/view.h"
 #include "tools/spillway/plan/answer.h"
+#include "tools/spillway/plan/answer_words.h"
 
 namespace spillway::command {
 namespace {
@@ -19,90 +20,25 @@ using base::FormatBytes;
 using base::View;
 using plan::Transfer;
 
-constexpr std::array<const char*, kNumTiers> kTierTitles = {"GPU", "memory", "NVMe"};
-constexpr std::array<const char*, kNumRoles> kRoleTitles = {
-    "weights", "gradients", "master weights", "moments", "activations"};
-
-// "65,536".
-std::string Commas(int64_t number) {
-  std::string digits = std::to_string(number);
-  for (size_t at = digits.size(); at > 3;) digits.insert(at -= 3, ",");
-  return digits;
-}
-
-// "1.008 T", "6.74 B".
-std::string Short(double count) {
-  for (const auto& [unit, name] : {std::pair{1e12, "T"}, {1e9, "B"}, {1e6, "M"}, {1e3, "k"}})
-    if (count >= unit) return absl::StrFormat("%.4g %s", count / unit, name);
-  return absl::StrFormat("%.4g", count);
-}
-
-std::string Bytes(double bytes) {
-  return FormatBytes(static_cast<uint64_t>(std::min(bytes, 1e19)));
-}
-
-std::string Days(double days) {
-  if (days >= 2 * 365) return absl::StrFormat("%.4g years", days / 365);
-  if (days >= 2) return absl::StrFormat("%.1f days", days);
-  if (days * 24 >= 2) return absl::StrFormat("%.1f hours", days * 24);
-  return absl::StrFormat("%.1f minutes", days * 24 * 60);
-}
-
 std::string Bar(double share) {
   std::string bar;
   for (int i = 0; i < std::lround(40 * share); ++i) absl::StrAppend(&bar, "█");
   return bar;
 }
 
-std::string Machine(const Hardware& hardware) {
-  std::string drives = absl::StrFormat("%s at %s/s read, %s/s written",
-                                       base::FormatCount(uint64_t(hardware.drives.count), "drive"),
-                                       Bytes(hardware.drives.read), Bytes(hardware.drives.write));
-  if (hardware.drives.size_bytes > 0)
-    absl::StrAppend(&drives, ", ", FormatBytes(hardware.drives.size_bytes), " each");
-  return absl::StrFormat("%s, %s of memory, %s", std::string(hardware.gpu.title),
-                         FormatBytes(hardware.dram_bytes), drives);
-}
-
-std::string Recipe(const Question& question) {
-  const trainer::ModelOptions& options = question.options;
-  return absl::StrCat(View(Name(options.precision)), ", ", View(Name(question.rule)),
-                      " with state in ", View(Name(options.state_format)),
-                      options.checkpoint_activations ? ", activations checkpointed" : "",
-                      options.groups.frozen.empty() ? "" : ", parts frozen");
-}
-
 // What is asked: model, recipe, step and machine.
 std::string AskedText(const Question& question) {
   std::string text = absl::StrFormat("model     %s: %s parameters\n", question.model.title,
                                      Short(static_cast<double>(question.num_parameters)));
-  absl::StrAppend(&text, "recipe    ", Recipe(question), "\n");
-  if (question.model.config) {
-    const trainer::ModelOptions& options = question.options;
-    absl::StrAppendFormat(
-        &text, "step      %s tokens: %s of %s of %s tokens\n", Commas(question.tokens),
-        absl::StrCat(options.accumulate,
-                     options.accumulate == 1 ? " micro-batch" : " micro-batches"),
-        base::FormatCount(uint64_t(options.micro_batch), "window"), Commas(options.sequence));
-  }
-  absl::StrAppend(&text, "machine   ", Machine(question.hardware), "\n");
+  absl::StrAppend(&text, "recipe    ", RecipeWords(question), "\n");
+  if (question.model.config) absl::StrAppend(&text, "step      ", StepWords(question), "\n");
+  absl::StrAppend(&text, "machine   ", MachineWords(question.hardware), "\n");
   return text;
 }
 
-// What a tier holds, the largest part first.
-std::string Parts(const Answer& answer, size_t tier) {
-  const bool moves = answer.cost && answer.cost->is_simulated && Tier(tier) != Tier::kNvme;
-  const RoleBytes& roles = moves ? answer.cost->fullest[tier] : answer.fit.tiers[tier].roles;
-  std::vector<std::pair<uint64_t, std::string>> parts;
-  for (size_t role = 0; role < kNumRoles; ++role)
-    parts.emplace_back(roles[role], kRoleTitles[role]);
-  if (Tier(tier) == Tier::kDevice) parts.emplace_back(answer.fit.workspace_bytes, "workspace");
-  if (Tier(tier) == Tier::kNvme) parts.emplace_back(answer.fit.commit_bytes, "a commit's copy");
-  std::erase_if(parts, [](const auto& part) { return part.first == 0; });
-  std::stable_sort(parts.begin(), parts.end(),
-                   [](const auto& a, const auto& b) { return a.first > b.first; });
-  return absl::StrJoin(parts, ", ", [](std::string* out, const auto& part) {
-    absl::StrAppend(out, part.second, " ", FormatBytes(part.first));
+std::string PartsText(const Answer& answer, size_t tier) {
+  return absl::StrJoin(PartsOf(answer, tier), ", ", [](std::string* out, const HeldPart& part) {
+    absl::StrAppend(out, View(part.title), " ", FormatBytes(part.bytes));
   });
 }
 
@@ -112,10 +48,10 @@ std::string BytesText(const Answer& answer) {
   for (size_t tier = 0; tier < kNumTiers; ++tier) {
     const TierNeed& need = answer.fit.tiers[tier];
     absl::StrAppendFormat(
-        &text, "%-10s%12s%12s   %s%s\n", kTierTitles[tier], FormatBytes(need.needed),
+        &text, "%-10s%12s%12s   %s%s\n", std::string(TierTitle(tier)), FormatBytes(need.needed),
         need.room == 0 ? "any" : FormatBytes(need.room),
         need.fits() ? "" : absl::StrCat("lacks ", FormatBytes(need.missing()), ": "),
-        Parts(answer, tier));
+        PartsText(answer, tier));
   }
   return text;
 }
@@ -177,11 +113,12 @@ std::string OutlookText(const Question& question, const PlanWishes& wishes,
                     "\nThe transfers are hidden: waiting is less than a tenth of the step.\n");
   }
   absl::StrAppendFormat(&text, "%s tokens take %s", Short(wishes.train_tokens),
-                        Days(DaysFor(wishes.train_tokens, question, cost)));
+                        DaysWords(DaysFor(wishes.train_tokens, question, cost)));
   const DriveWear wear = WearOf(wishes.endurance_bytes, question, cost);
   if (wear.written_a_day > 0) {
-    absl::StrAppendFormat(&text, "; each drive is written %s a day", Bytes(wear.written_a_day));
-    if (wear.days > 0) absl::StrAppend(&text, " and lasts ", Days(wear.days));
+    absl::StrAppendFormat(&text, "; each drive is written %s a day",
+                          BytesWords(wear.written_a_day));
+    if (wear.days > 0) absl::StrAppend(&text, " and lasts ", DaysWords(wear.days));
   }
   return absl::StrCat(text, ".\n");
 }
@@ -218,22 +155,6 @@ std::string AdviceText(const FitAdvice& advice) {
   return text.empty() ? "\nNothing that could be changed here makes it fit.\n" : text;
 }
 
-std::string Verdict(const Question& question, const PlanAnswer& answer) {
-  if (!answer.fit.fits()) {
-    std::vector<std::string> lacking;
-    for (size_t tier = 0; tier < kNumTiers; ++tier) {
-      if (!answer.fit.tiers[tier].fits())
-        lacking.push_back(absl::StrCat(FormatBytes(answer.fit.tiers[tier].missing()), " of ",
-                                       tier == 0 ? "GPU memory" : kTierTitles[tier]));
-    }
-    return absl::StrCat("It does not fit: ", absl::StrJoin(lacking, " and "),
-                        lacking.size() > 1 ? " are" : " is", " missing.\n");
-  }
-  if (!answer.cost) return "It fits, as far as bytes alone tell.\n";
-  return absl::StrFormat("It fits: %.4g s a step, %s tokens/s.\n", answer.cost->seconds,
-                         Short(static_cast<double>(question.tokens) / answer.cost->seconds));
-}
-
 }  // namespace
 
 std::string ToText(const Question& question, const Answer& answer) {
@@ -251,7 +172,7 @@ std::string ToText(const Question& question, const Answer& answer) {
 
 std::string ToText(const Question& question, const PlanWishes& wishes, const PlanAnswer& answer) {
   std::string text =
-      absl::StrCat(Verdict(question, answer), "\n", AskedText(question), BytesText(answer));
+      absl::StrCat(VerdictWords(question, answer), "\n\n", AskedText(question), BytesText(answer));
   if (answer.cost) absl::StrAppend(&text, SecondsText(question, *answer.cost));
   if (!answer.fit.fits()) absl::StrAppend(&text, AdviceText(answer.advice));
   absl::StrAppend(&text, answer.cost ? OutlookText(question, wishes, answer) : "\n",

@@ -76,6 +76,7 @@ constexpr std::array<Gpu, 6> kGpus = {{
      .source =
          "NVIDIA DGX-2 datasheet; links and drives: Rajbhandari et al., ZeRO-Infinity (2021), "
          "3 GB/s to memory and 1.6 GB/s to NVMe a GPU when all transfer",
+     .count = 16,
      .dram_bytes = 1500 * kGB,
      .drives = 8,
      .drive_read = 3.2e9,

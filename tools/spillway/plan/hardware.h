@@ -27,7 +27,8 @@ struct Gpu {
   double memory_bytes_per_second = 0;
   double link = 0;  // between pinned memory and the device, as usually measured
   std::string_view source;
-  // A whole machine also has these; 0: the user says.
+  // A whole machine also has these; 0: the user says. The figures above are those of all its GPUs.
+  int64_t count = 1;  // GPUs
   uint64_t dram_bytes = 0;
   int64_t drives = 0;
   double drive_read = 0;  // of one drive

@@ -119,11 +119,23 @@ double StepCost::io_seconds() const {
                    checksum_seconds});
 }
 
-std::string_view SlowestTransfer(const StepCost& cost) {
-  const double most = cost.io_seconds();
+std::vector<PartAlone> SecondsAlone(const StepCost& cost) {
+  constexpr std::array<std::string_view, plan::kNumLinks> kKeys = {"nvme_reads", "nvme_writes",
+                                                                   "copies_in", "copies_out"};
+  std::vector<PartAlone> alone;
   for (size_t i = 0; i < kLinks.size(); ++i)
-    if (cost.link_seconds[i] == most) return kLinkNames[i];
-  return cost.drive_seconds == most ? "NVMe reads and writes together" : "checksums of NVMe";
+    alone.push_back({kKeys[i], kLinkNames[i], cost.link_seconds[i]});
+  alone.push_back({"nvme", "NVMe reads and writes together", cost.drive_seconds});
+  alone.push_back({"checksums", "checksums of NVMe", cost.checksum_seconds});
+  alone.push_back({"update", "the update", cost.update_seconds});
+  alone.push_back({"computing", "computing", cost.walk_seconds()});
+  return alone;
+}
+
+std::string_view SlowestTransfer(const StepCost& cost) {
+  for (const PartAlone& part : SecondsAlone(cost))
+    if (part.seconds == cost.io_seconds()) return part.name;
+  return kLinkNames[0];
 }
 
 std::string_view WhatBinds(const StepCost& cost) {
@@ -142,6 +154,7 @@ absl::StatusOr<StepCost> CostOf(const Question& question, const Fit& fit, const 
   options.most_steps = execution.most_steps;
   options.ends_early = execution.ends_early;
   options.timeline_events = execution.timeline_events;
+  options.mark_event = step.update;
   std::deque<std::vector<plan::TraceEvent>> faster;
   std::vector<simulation::OtherMachine> others;
   for (const FasterMachine& other : execution.others) {
@@ -161,6 +174,7 @@ absl::StatusOr<StepCost> CostOf(const Question& question, const Fit& fit, const 
   cost.steps = simulated.steps;
   cost.repeats = simulated.repeats;
   cost.not_planned = std::move(simulated.not_planned);
+  cost.update_at_seconds = simulated.step.mark_seconds;
   cost.timeline = Named(std::move(simulated.timeline), question, step.tensors);
   for (const simulation::StepResult& other : simulated.others) cost.others.push_back(other.seconds);
   for (size_t tier = 0; tier < kNumTiers; ++tier)
@@ -193,11 +207,13 @@ absl::StatusOr<QuickStep> QuickStep::Make(const Question& question, const Fit& f
 }
 
 absl::StatusOr<StepCost> QuickStep::Cost(const Question& question, const Fit& fit, bool with_bound,
-                                         std::vector<FasterMachine> others) const {
+                                         std::vector<FasterMachine> others,
+                                         uint64_t timeline_events) const {
   if (layers_share_ == 1) {
-    SPILLWAY_ASSIGN_OR_RETURN(
-        StepCost cost,
-        CostOf(question, fit, step_, {.is_quick = true, .others = std::move(others)}));
+    SPILLWAY_ASSIGN_OR_RETURN(StepCost cost, CostOf(question, fit, step_,
+                                                    {.is_quick = true,
+                                                     .timeline_events = timeline_events,
+                                                     .others = std::move(others)}));
     if (!with_bound) return cost;
     AddBounds(step_.trace, BudgetsOf(question, fit), question.hardware.Links().Rates(),
               /*is_quick=*/true, &cost);

@@ -40,18 +40,27 @@ struct StepCost {
   double checksum_seconds = 0;                    // of the CPU's hashing
   std::array<RoleBytes, kNumTiers> fullest = {};  // of device and memory, by Tier
   uint64_t num_tiles = 0;
-  int steps = 0;               // executed
-  bool repeats = false;        // the last two are alike
-  std::string not_planned;     // why the step is served on demand; empty: it is planned
-  std::vector<double> others;  // seconds on the execution's other machines
-  Timeline timeline;           // of the steps that were observed, else of the last one
+  int steps = 0;                 // executed
+  bool repeats = false;          // the last two are alike
+  std::string not_planned;       // why the step is served on demand; empty: it is planned
+  std::vector<double> others;    // seconds on the execution's other machines
+  double update_at_seconds = 0;  // when the update begins, after the step did; 0: not known
+  Timeline timeline;             // of the steps that were observed, else of the last one
 
   double walk_seconds() const { return forward_seconds + backward_seconds; }
   // Seconds of the transfers that take longest, if nothing else bound.
   double io_seconds() const;
 };
 
-// What binds the step: whichever takes longest alone, as "computing", "the update", "NVMe reads".
+// What a part of the step would take if nothing else bound: "computing", "the update", "NVMe
+// reads".
+struct PartAlone {
+  std::string_view key;  // as the JSON has it: "nvme_reads"
+  std::string_view name;
+  double seconds = 0;
+};
+std::vector<PartAlone> SecondsAlone(const StepCost& cost);
+// What binds the step: whichever takes longest alone.
 std::string_view WhatBinds(const StepCost& cost);
 // Of the transfers alone, the same.
 std::string_view SlowestTransfer(const StepCost& cost);
@@ -92,7 +101,8 @@ class QuickStep {
   // `faster_gpu`: how many times as fast as the question's GPU it computes.
   // `with_bound`: else the bounds are zero.
   absl::StatusOr<StepCost> Cost(const Question& question, const Fit& fit, bool with_bound,
-                                std::vector<FasterMachine> others = {}) const;
+                                std::vector<FasterMachine> others = {},
+                                uint64_t timeline_events = 0) const;
 
  private:
   TimedStep step_;
