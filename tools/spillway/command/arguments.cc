@@ -16,6 +16,8 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "spillway/types.h"
 #include "src/base/bytes.h"
@@ -233,6 +235,29 @@ AddedOption AddDevice(CLI::App* app, const std::string& name, Device* value,
         absl::StrFormat("'%s' is not host, cuda or cuda:N, such as cuda:0", text));
   };
   return AddParsed(app, name, value, parse, help).Type("host|cuda[:N]").Default("host");
+}
+
+std::string ShellWord(const std::string& text) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
+  return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
+}
+
+std::string GivenAsText(const CLI::App& command, const std::vector<std::string>& left_out) {
+  std::string text = absl::StrCat("spillway ", command.get_name());
+  for (const CLI::Option* const option : command.get_options()) {
+    const std::string name = option->get_name();
+    const bool is_left_out = std::find(left_out.begin(), left_out.end(), name) != left_out.end();
+    if (option->count() == 0 || option->get_positional() || is_left_out) continue;
+    absl::StrAppend(&text, " ", name);
+    if (option->get_expected_max() > 0) {
+      absl::StrAppend(&text, " ", ShellWord(absl::StrJoin(option->results(), ",")));
+    } else if (!option->as<bool>()) {
+      absl::StrAppend(&text, "=false");
+    }
+  }
+  return text;
 }
 
 std::string Nearest(const CLI::App& app, const std::string& unknown) {

@@ -146,6 +146,12 @@ AddedOption AddChoice(CLI::App* app, const std::string& name, E* value,
   return AddOption(app, name, take, help).Type(words).Default(default_word);
 }
 
+// Returns the text as a word of a shell's command.
+std::string ShellWord(const std::string& text);
+// Returns the command with those of its options that were given, wherever they came from, as a
+// shell reads it; without those named in `left_out`. To be called while the command line is parsed.
+std::string GivenAsText(const CLI::App& command, const std::vector<std::string>& left_out);
+
 // Returns the option or subcommand that is nearest to `unknown`, or "" if none is near.
 std::string Nearest(const CLI::App& app, const std::string& unknown);
 

@@ -45,7 +45,7 @@ std::string BytesWords(double bytes) {
 }
 
 std::string DaysWords(double days) {
-  if (days >= 2 * 365) return absl::StrFormat("%.1f years", days / 365);
+  if (days >= 2 * 365) return absl::StrFormat("%.4g years", days / 365);
   if (days >= 2) return absl::StrFormat("%.1f days", days);
   if (days * 24 >= 2) return absl::StrFormat("%.1f hours", days * 24);
   return absl::StrFormat("%.1f minutes", days * 24 * 60);

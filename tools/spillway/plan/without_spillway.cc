@@ -118,7 +118,7 @@ class Ways {
     AddCheckpointed("checkpointing", "AMP, checkpointing", 2 * all, 2 * all, state_16bit * all);
     AddCheckpointed("adam_8bit", "AMP, checkpointing, 8-bit Adam", 2 * all, 2 * all,
                     state_8bit * all);
-    AddLora();
+    if (!model_.blocks.empty()) AddLora();
     AddZero("zero_1", "ZeRO-1", Divided::kState);
     AddZero("zero_2", "ZeRO-2", Divided::kGradients);
     AddZero("zero_3", "ZeRO-3", Divided::kWeights);
@@ -159,11 +159,9 @@ class Ways {
     const double tokens =
         static_cast<double>(options_.sequence) * static_cast<double>(options_.windows);
     double kept = 0;  // of one block, as with all that checkpointing computes again
-    if (!model_.blocks.empty()) {
-      ForEachAdapter(model_.blocks.front(), options_.lora.linears, [&](int64_t, int64_t) {
-        kept += 2 * tokens * static_cast<double>(options_.lora.rank);
-      });
-    }
+    ForEachAdapter(model_.blocks.front(), options_.lora.linears, [&](int64_t, int64_t) {
+      kept += 2 * tokens * static_cast<double>(options_.lora.rank);
+    });
     const auto add = [&](std::string_view key, const char* name, double weights) {
       WithoutSpillway& way = AddCheckpointed(
           key, absl::StrFormat("%s of rank %d, checkpointing", name, options_.lora.rank),

@@ -58,7 +58,8 @@ struct WithoutSpillway {
 
 // The ways, from the plainest on: fp32; AMP (16-bit weights and gradients, fp32 master weights);
 // with checkpointing; with 8-bit Adam; LoRA and QLoRA; ZeRO 1 to 3; ZeRO-Offload on one GPU, and
-// ZeRO-3 with weights, gradients and state in memory. All from the third on have checkpointing.
+// ZeRO-3 with weights, gradients and state in memory. All from the third on have checkpointing. A
+// description without blocks has no adapters and no activations.
 std::vector<WithoutSpillway> WaysWithoutSpillway(const trainer::Description& model,
                                                  const WithoutOptions& options);
 

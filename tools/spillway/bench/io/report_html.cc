@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
 #include "tools/spillway/bench/io/report.h"
+#include "tools/spillway/command/html_text.h"
 
 namespace spillway::bench_io {
 namespace {
@@ -19,10 +19,6 @@ constexpr int kBarWidth = 420;
 constexpr int kNumberWidth = 130;
 constexpr int kRowHeight = 30;
 constexpr int kTop = 34;
-
-std::string Escape(const std::string& text) {
-  return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}});
-}
 
 // Returns the distance between ticks: 1, 2 or 5 times a power of ten, so that at most six steps
 // reach `most`.
@@ -43,7 +39,7 @@ std::string Bar(int y, int height, double share, const char* style) {
 
 std::string Text(double x, double y, const char* style, const std::string& text) {
   return absl::StrFormat("<text x='%.1f' y='%.1f' class='%s'>%s</text>\n", x, y, style,
-                         Escape(text));
+                         command::EscapeHtml(text));
 }
 
 std::string Picture(const BenchReport& report) {
@@ -111,8 +107,8 @@ std::string ToHtml(const BenchReport& report, std::string_view commit) {
       report.fio_version.empty()
           ? ""
           : "<span class='key' style='background:#b9c0cb'></span>fio on the same disk, in turn",
-      "</p>\n", Picture(report), "<h2>All figures</h2>\n<pre>", Escape(ToTable(report, commit)),
-      "</pre>\n</body></html>\n");
+      "</p>\n", Picture(report), "<h2>All figures</h2>\n<pre>",
+      command::EscapeHtml(ToTable(report, commit)), "</pre>\n</body></html>\n");
 }
 
 }  // namespace spillway::bench_io
