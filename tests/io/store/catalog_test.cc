@@ -247,7 +247,7 @@ TEST_F(CatalogTest, APageIsNeverCommittedInPlace) {
 
 TEST_F(CatalogTest, AnotherFormatIsRefusedWithTheReason) {
   MakeWithCommit();
-  for (const char* format : {"1", "3"}) {
+  for (const char* format : {"1", "4"}) {
     RunSql(path_,
            absl::StrCat("UPDATE meta SET value = ", format, " WHERE key = 'format_version'"));
     const absl::Status status = Catalog::Open(path_).status();
@@ -260,7 +260,7 @@ TEST_F(CatalogTest, AnotherFormatIsRefusedWithTheReason) {
 
 TEST_F(CatalogTest, ARefusedCatalogIsNotChanged) {
   Make();
-  RunSql(path_, "UPDATE meta SET value = 3 WHERE key = 'format_version'");
+  RunSql(path_, "UPDATE meta SET value = 4 WHERE key = 'format_version'");
   EXPECT_FALSE(Catalog::Open(path_).ok());
   EXPECT_EQ(RunSql(path_, "PRAGMA journal_mode"), "delete");
 }

@@ -136,6 +136,7 @@ TEST_F(SparseStoreTest, NobodyElseOpensIt) {
 
 TEST_F(SparseStoreTest, IsRemovedWhereAnotherStoreIsMade) {
   for (const bool sparse : {false, true}) {
+    std::filesystem::remove_all(Options().folders[0]);
     MakeSparseStore();
     StoreOptions options = Options();
     options.sparse = sparse;

@@ -663,10 +663,10 @@ TEST_F(StoreOpeningTest, AWitnessIsOursAndWholeOrIgnoredOrDataLoss) {
 
 TEST_F(StoreOpeningTest, ANewerFormatIsRefused) {
   MakeStore(Options());
-  std::ofstream(folder_ / "store/spillway-store") << "Spillway store\nversion 3\nwhatever\n";
+  std::ofstream(folder_ / "store/spillway-store") << "Spillway store\nversion 4\nwhatever\n";
   const absl::Status status = OpenError(Options());
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("format 3"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("format 4"));
 }
 
 TEST_F(StoreOpeningTest, AnOlderFormatIsRefusedWithTheReason) {
