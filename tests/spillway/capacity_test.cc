@@ -76,7 +76,7 @@ TEST_F(Capacity, TakesSeveralFoldersAndPrintsText) {
   const Ended ended = RunCommand({"capacity", store() + "," + (folder_ / "other"), "--model",
                                   "1.1B", "--page-bytes", "256KiB", "--seed", "5"});
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
-  for (const char* word : {"TinyLlama 1.1B", "pages of 256.0 KiB", "real", "sparse", "transient",
+  for (const char* word : {"TinyLlama 1.1B", "pages of 256 KiB", "real", "sparse", "transient",
                            "kills", "lay out", "total"})
     EXPECT_THAT(ended.out, HasSubstr(word));
   EXPECT_THAT(FilesIn(folder_.path()), IsEmpty());
