@@ -135,7 +135,7 @@ TEST(Usage, TheHelpOfTrainShowsWhatMostRunsNeedFirst) {
                                  "Optimizer", "Output", "Source of the flags"));
   EXPECT_THAT(groups[0].second,
               ElementsAre("-h,--help", "--model", "--data", "--store", "--device-bytes",
-                          "--pinned-bytes", "--steps", "--seq", "--batch", "--accumulate",
+                          "--pinned-bytes", "--auto", "--steps", "--seq", "--batch", "--accumulate",
                           "--precision", "--lr", "--resume", "--save"));
   EXPECT_THAT(groups[2].second, IsSupersetOf({"--place", "--checkpoint-activations"}));
   EXPECT_THAT(groups[3].second, IsSupersetOf({"--threads", "--schedule"}));
