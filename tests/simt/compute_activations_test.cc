@@ -76,6 +76,15 @@ TEST_P(ComputeActivations, GeluAndItsGradient) {
   }
 }
 
+// Whose cubes and squares are not.
+TEST_P(ComputeActivations, GeluOfLargeNumbersIsFinite) {
+  const View up = Put(DType::kF32, 1, 4, {1e25f, -1e25f, 31, -31});
+  const View out = Put(DType::kF32, 1, 4, {2, 2, 2, 2});
+  Launch(GeluGradient{{MatrixOf(up), MatrixOf(out)}});
+  EXPECT_EQ(Get(out), Values({1e25f, 0, 31, 0}));
+  EXPECT_EQ(Get(up), Values({2, 0, 2, 0}));
+}
+
 // An overflow must reach the loss scaler.
 TEST_P(ComputeActivations, NaNAndInfinityShow) {
   const float nan = std::nanf(""), infinity = std::numeric_limits<float>::infinity();

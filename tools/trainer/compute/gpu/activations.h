@@ -56,7 +56,7 @@ using SwigluGradient = Elementwise<SwigluGradientElements>;
 // --- GELU ---
 
 // Since (1 + tanh(u)) / 2 = sigmoid(2u), GELU is x·sigmoid(2u). Beyond ±30 the sigmoid is 0 or 1,
-// and the limit keeps the cube finite. -∞·0 is NaN, so that an overflow shows.
+// and the limit keeps the slope finite. -∞·0 is NaN, so that an overflow shows.
 struct GeluParts {
   float sigmoid;
   float slope;  // of 2u
@@ -65,7 +65,7 @@ struct GeluParts {
     constexpr float kTwiceRoot = 1.5957691216057308f;  // 2·sqrt(2/π)
     constexpr float kCube = 0.044715f;
     const float v = x > 30.0f ? 30.0f : x < -30.0f ? -30.0f : x;
-    sigmoid = x < -30.0f ? 0.0f : Sigmoid(kTwiceRoot * (v + kCube * v * v * v));
+    sigmoid = Sigmoid(kTwiceRoot * (v + kCube * v * v * v));
     slope = kTwiceRoot * (1.0f + 3.0f * kCube * v * v);
   }
 };
