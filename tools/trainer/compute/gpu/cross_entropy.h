@@ -31,9 +31,7 @@ struct StartSoftmaxElements {
   int64_t tokens;
 
   SPILLWAY_SIMT int64_t elements() const { return tokens; }
-  SPILLWAY_SIMT void Apply(int64_t i) const {
-    states[i] = {-simt::kInfinity, 0.0f, 0.0f};
-  }
+  SPILLWAY_SIMT void Apply(int64_t i) const { states[i] = {-simt::kInfinity, 0.0f, 0.0f}; }
 };
 using StartSoftmax = Elementwise<StartSoftmaxElements>;
 
