@@ -30,6 +30,7 @@ TEST(AccumulationChoice, ByLayerReadsWeightsOnceADirection) {
   StepShape shape = ModelShape();
   shape.micro_batches = 8;
   shape.checkpoint_bytes = 64 * kKiB;
+  shape.forward_seconds = shape.update_seconds = 0;  // as in the traces that are compared
   SimulationOptions options;
   options.budgets.device_bytes = 16 * kMiB;
   options.budgets.pinned_bytes = 64 * kMiB;

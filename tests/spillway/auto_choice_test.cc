@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 
 hf::ModelConfig Config() { return *hf::ParseModelConfig(test::TinyConfig().dump(), "tiny"); }
 
-ThisMachine SomeMachine() {
+absl::StatusOr<ThisMachine> SomeMachine() {
   ThisMachine machine;
   machine.rates = {.drive = simulation::Drive{},
                    .copy_in = 5e9,
@@ -55,7 +55,7 @@ TEST(AutoChoice, DividesTokensAndMemory) {
   for (int i = 0; i < 6; ++i) {
     TrainFlags flags = SomeFlags(16 * static_cast<int64_t>(1 + random() % 24));
     flags.automatic.memory_bytes = (uint64_t{65} << 20) + random() % (32 << 20);
-    const auto choice = ChooseFlags(Config(), SomeMachine(), 0, std::nullopt, &flags);
+    const auto choice = ChooseFlags(Config(), &SomeMachine, 0, std::nullopt, &flags);
     ASSERT_TRUE(choice.ok()) << choice.status();
     const trainer::ModelOptions& model = flags.trainer.model;
     EXPECT_EQ(model.micro_batch * model.accumulate * model.sequence, *flags.automatic.tokens);
@@ -81,7 +81,7 @@ TEST(AutoChoice, LeavesWhatWasGiven) {
   flags.engine.page_bytes = 8192;
   flags.engine.placement.places = *ParsePlaces("optimizer=nvme");
   flags.accumulation_order = trainer::AccumulationOrder::kLayer;
-  const auto choice = ChooseFlags(Config(), SomeMachine(), kEnough, std::nullopt, &flags);
+  const auto choice = ChooseFlags(Config(), &SomeMachine, kEnough, std::nullopt, &flags);
   ASSERT_TRUE(choice.ok()) << choice.status();
   EXPECT_EQ(flags.trainer.model.micro_batch, 3);
   EXPECT_EQ(flags.trainer.model.accumulate, 4);
@@ -95,44 +95,44 @@ TEST(AutoChoice, AResumedRunKeepsItsMicroBatches) {
   trainer::TrainState state;
   state.fixed = {{"--seq", "16"}, {"--batch", "2"}, {"--accumulate", "3"}};
   TrainFlags flags = SomeFlags(16 * 6);
-  auto choice = ChooseFlags(Config(), SomeMachine(), kEnough, state, &flags);
+  auto choice = ChooseFlags(Config(), &SomeMachine, kEnough, state, &flags);
   ASSERT_TRUE(choice.ok()) << choice.status();
   EXPECT_EQ(flags.trainer.model.micro_batch, 2);
   EXPECT_EQ(flags.trainer.model.accumulate, 3);
   EXPECT_EQ(flags.engine.page_bytes, 0U) << "the store's own";
   flags = SomeFlags(16 * 12);
-  choice = ChooseFlags(Config(), SomeMachine(), kEnough, state, &flags);
+  choice = ChooseFlags(Config(), &SomeMachine, kEnough, state, &flags);
   EXPECT_EQ(ExitCodeOf(choice.status()), ExitCode::kUsage);
   EXPECT_THAT(choice.status().message(), HasSubstr("as the store's run has"));
 }
 
 TEST(AutoChoice, ContradictionsAreSaid) {
   TrainFlags flags = SomeFlags(100);
-  const auto uneven = ChooseFlags(Config(), SomeMachine(), kEnough, std::nullopt, &flags);
+  const auto uneven = ChooseFlags(Config(), &SomeMachine, kEnough, std::nullopt, &flags);
   EXPECT_EQ(ExitCodeOf(uneven.status()), ExitCode::kUsage);
   EXPECT_THAT(uneven.status().message(), HasSubstr("give 96 or 112"));
   flags = SomeFlags(16 * 8);
   flags.automatic.has_batch = true;
   flags.trainer.model.micro_batch = 3;
-  const auto batch = ChooseFlags(Config(), SomeMachine(), kEnough, std::nullopt, &flags);
+  const auto batch = ChooseFlags(Config(), &SomeMachine, kEnough, std::nullopt, &flags);
   EXPECT_EQ(ExitCodeOf(batch.status()), ExitCode::kUsage);
   EXPECT_THAT(batch.status().message(), HasSubstr("multiples of 3"));
 }
 
 TEST(AutoChoice, TooLittleMemoryIsSaidWithWhatIsNeeded) {
   TrainFlags flags = SomeFlags(64);
-  const auto machine = ChooseFlags(Config(), SomeMachine(), 1 << 20, std::nullopt, &flags);
+  const auto machine = ChooseFlags(Config(), &SomeMachine, 1 << 20, std::nullopt, &flags);
   EXPECT_EQ(ExitCodeOf(machine.status()), ExitCode::kCannot) << machine.status();
   EXPECT_THAT(machine.status().message(), HasSubstr("are needed at least"));
   flags.automatic.memory_bytes = 1 << 20;
-  const auto given = ChooseFlags(Config(), SomeMachine(), kEnough, std::nullopt, &flags);
+  const auto given = ChooseFlags(Config(), &SomeMachine, kEnough, std::nullopt, &flags);
   EXPECT_EQ(ExitCodeOf(given.status()), ExitCode::kUsage) << given.status();
   EXPECT_THAT(given.status().message(), HasSubstr("--memory"));
 }
 
 TEST(AutoChoice, ManyMicroBatchesAreChosenSoon) {
   TrainFlags flags = SomeFlags(int64_t{16} << 20);
-  const auto choice = ChooseFlags(Config(), SomeMachine(), kEnough, std::nullopt, &flags);
+  const auto choice = ChooseFlags(Config(), &SomeMachine, kEnough, std::nullopt, &flags);
   ASSERT_TRUE(choice.ok()) << choice.status();
   EXPECT_EQ(flags.trainer.model.micro_batch * flags.trainer.model.accumulate, 1 << 20);
 }

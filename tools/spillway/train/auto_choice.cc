@@ -41,7 +41,7 @@ constexpr uint64_t kMostPages = 1 << 20;  // of a state, with pages of the chose
 constexpr uint64_t kLargestPageBytes = 16 * kMiB;
 // Passes of a micro-batch through a layer that are simulated. Of a step with more, two shorter ones
 // are, and the rest follows from their difference.
-constexpr int64_t kMostPassesSimulated = 1 << 11;
+constexpr int64_t kMostPassesSimulated = 1 << 9;
 // Parts of the memory that the device's budget is tried with: 1/8 first.
 constexpr uint64_t kDeviceParts[] = {8, 4, 16, 2, 64};
 
@@ -76,20 +76,21 @@ uint64_t Rounded(uint64_t bytes, uint64_t least) {
 
 class Chooser {
  public:
-  Chooser(const hf::ModelConfig& config, const ThisMachine& machine, uint64_t memory_bytes,
-          TrainFlags* flags)
-      : config_(config), machine_(machine), memory_bytes_(memory_bytes), flags_(*flags) {
-    const MachineProfile& rates = machine.rates;
+  Chooser(const hf::ModelConfig& config, uint64_t memory_bytes, TrainFlags* flags)
+      : config_(config), memory_bytes_(memory_bytes), flags_(*flags) {}
+
+  absl::StatusOr<AutoChoice> Choose(const std::function<absl::StatusOr<ThisMachine>()>& measure,
+                                    const std::optional<trainer::TrainState>& resumed) {
+    SPILLWAY_RETURN_IF_ERROR(SetStep(resumed));
+    SPILLWAY_ASSIGN_OR_RETURN(machine_, measure());
+    const MachineProfile& rates = machine_.rates;
     rates_.compute = {.flops_16bit = rates.flops,
                       .flops_fp32 = rates.flops,
                       .bytes_per_second = rates.memory,
                       .is_host = true};
     rates_.update_bytes_per_second =
-        rates.update[static_cast<size_t>(flags->trainer.model.state_format)];
-  }
-
-  absl::StatusOr<AutoChoice> Choose(const std::optional<trainer::TrainState>& resumed) {
-    SPILLWAY_RETURN_IF_ERROR(SetStep(resumed));
+        rates.update[static_cast<size_t>(flags_.trainer.model.state_format)];
+    begin_ = base::Now();
     ChoosePageSize(resumed.has_value());
     SPILLWAY_RETURN_IF_ERROR(TryBatches());
     TryDivisions();
@@ -403,11 +404,11 @@ class Chooser {
   }
 
   const hf::ModelConfig& config_;
-  const ThisMachine& machine_;
   const uint64_t memory_bytes_;
   TrainFlags& flags_;
+  ThisMachine machine_;
   StepRates rates_;
-  const double begin_ = base::Now();
+  double begin_ = 0;
   int64_t windows_ = 1;
   std::optional<trainer::TileSizes> store_tiles_;  // of a resumed run
   std::string page_why_, places_;
@@ -419,12 +420,13 @@ class Chooser {
 
 }  // namespace
 
-absl::StatusOr<AutoChoice> ChooseFlags(const hf::ModelConfig& config, const ThisMachine& machine,
+absl::StatusOr<AutoChoice> ChooseFlags(const hf::ModelConfig& config,
+                                       const std::function<absl::StatusOr<ThisMachine>()>& measure,
                                        uint64_t memory_bytes,
                                        const std::optional<trainer::TrainState>& resumed,
                                        TrainFlags* flags) {
   const uint64_t bytes = flags->automatic.memory_bytes.value_or(memory_bytes);
-  return Chooser(config, machine, bytes, flags).Choose(resumed);
+  return Chooser(config, bytes, flags).Choose(measure, resumed);
 }
 
 uint64_t MemoryForRun(uint64_t available_bytes) { return available_bytes / 8 * 7; }

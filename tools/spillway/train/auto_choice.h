@@ -7,6 +7,7 @@
 #define SPILLWAY_TOOLS_SPILLWAY_TRAIN_AUTO_CHOICE_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -30,7 +31,8 @@ struct AutoChoice {
 // state's format and the types stay as they are. `memory_bytes` is what the run may take if
 // --memory was not given. UsageError: flags contradict each other, or --memory is too small, and
 // how much would do. ResourceExhausted with kCannot: this machine has too little memory.
-absl::StatusOr<AutoChoice> ChooseFlags(const hf::ModelConfig& config, const ThisMachine& machine,
+absl::StatusOr<AutoChoice> ChooseFlags(const hf::ModelConfig& config,
+                                       const std::function<absl::StatusOr<ThisMachine>()>& measure,
                                        uint64_t memory_bytes,
                                        const std::optional<trainer::TrainState>& resumed,
                                        TrainFlags* flags);

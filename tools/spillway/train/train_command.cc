@@ -246,10 +246,10 @@ absl::StatusOr<AutoChoice> Choose(const hf::ModelConfig& config, TrainFlags* fla
                                     absl::FPrintF(stderr, "note: %s\n",
                                                   absl::string_view(text.data(), text.size()));
                                   }};
-  SPILLWAY_ASSIGN_OR_RETURN(const ThisMachine machine, ProfileOfAll(flags->engine.store, profile));
+  const auto measure = [&] { return ProfileOfAll(flags->engine.store, profile); };
   SPILLWAY_ASSIGN_OR_RETURN(
       AutoChoice choice,
-      ChooseFlags(config, machine, MemoryForRun(base::AvailableMemoryBytes()), resumed, flags));
+      ChooseFlags(config, measure, MemoryForRun(base::AvailableMemoryBytes()), resumed, flags));
   absl::FPrintF(stderr, "%s", choice.why);
   return choice;
 }
