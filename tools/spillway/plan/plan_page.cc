@@ -92,11 +92,14 @@ std::string ChangesTable(const std::vector<FitChange>& changes) {
 std::string AdviceSection(const PlanPage& page) {
   if (page.answer.fit.fits()) return "";
   const FitAdvice& advice = page.answer.advice;
+  std::string html = Heading("What makes it fit");
   if (!advice.alone.empty())
-    return Heading("What makes it fit", "Each of these alone.") + ChangesTable(advice.alone);
+    absl::StrAppend(&html, Paragraph("Each of these alone:"), ChangesTable(advice.alone));
   if (!advice.together.empty())
-    return Heading("What makes it fit", "These together.") + ChangesTable(advice.together);
-  return Heading("What makes it fit") + Paragraph("Nothing that could be changed here.");
+    absl::StrAppend(&html, Paragraph("These together:"), ChangesTable(advice.together));
+  if (advice.alone.empty() && advice.together.empty())
+    absl::StrAppend(&html, Paragraph("Nothing that could be changed here."));
+  return html;
 }
 
 // What rests in a tier, as one bar. Where tiles come and go, a bar for each role at its own
