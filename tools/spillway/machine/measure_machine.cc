@@ -30,7 +30,6 @@ namespace {
 constexpr uint64_t kMeasuredBytes = 256 * kMiB;  // of the file, and of memory
 constexpr uint64_t kMeasuredBlockBytes = 2 * kMiB;
 constexpr uint64_t kUpdatedParameters = uint64_t{8} << 20;  // more than a cache holds
-constexpr double kWeightAndGradientBytes = 4;               // of 16 bits each
 constexpr int kRounds = 3;
 
 // Returns the median of a few rounds.
