@@ -164,7 +164,7 @@ TEST_F(PlanPageTest, NamesStayText) {
       EXPECT_TRUE(std::regex_match(
           (*at)[1].str(), std::regex("/?(head|html|body|header|section|h[1-4]|p|div|span|i|"
                                      "b|em|dl|dt|dd|ul|li|pre|code|small|table|tr|th|td|svg|"
-                                     "line|text|path)( [a-zA-Z0-9-]+=\"[^\"<]*\")*")))
+                                     "line|text|path)( [a-zA-Z0-9-]+=\"[^\"<]*\")*/?")))
           << (*at)[0];
     }
   }

@@ -65,9 +65,12 @@ class CountingCompute final : public trainer::DryCompute {
     Move(Bytes(from) + 2 * Bytes(to));
   }
   void Multiply(const trainer::Product& product, Lease lease) override {
+    // A tile's rows are the result's columns, or parts of its sums.
+    const double passes = Passes(product.w);
     Compute(2.0 * static_cast<double>(product.a.rows) * static_cast<double>(product.w.elements()),
             product.w.rounded,
-            Passes(product.w) * Bytes(product.a) + Bytes(product.w) + Bytes(product.c));
+            (product.transposed ? passes : 1) * Bytes(product.a) + Bytes(product.w) +
+                (product.transposed ? 1 : passes) * Bytes(product.c));
     DryCompute::Multiply(product, std::move(lease));
   }
   void MultiplyGradient(const trainer::ProductGradient& product, Lease lease) override {
@@ -75,7 +78,7 @@ class CountingCompute final : public trainer::DryCompute {
         2.0 * static_cast<double>(product.a.rows) *
             static_cast<double>(product.into.tile.elements()),
         product.a.rounded,
-        Passes(product.into.tile) * Bytes(product.a) + Bytes(product.b) + Bytes(product.into.tile));
+        Bytes(product.a) + Passes(product.into.tile) * Bytes(product.b) + Bytes(product.into.tile));
     DryCompute::MultiplyGradient(product, std::move(lease));
   }
   void AddBias(const trainer::View& /*bias*/, const trainer::View& y) override {
