@@ -50,6 +50,12 @@ command::QuestionFlags RandomFlags(std::mt19937_64& random) {
   return flags;
 }
 
+std::string Parts(const StepCost& cost) {
+  return absl::StrCat(cost.seconds, " s: forward ", cost.forward_seconds, ", backward ",
+                      cost.backward_seconds, ", update ", cost.update_seconds, ", waiting ",
+                      cost.waiting_seconds, "; ");
+}
+
 TEST(PlanGrid, AgreesWithTheSimulationInTheModelsOwnTiles) {
   const uint64_t first = test::Seed();
   const uint64_t rounds = IsExhaustive() ? 60 : 4;
@@ -73,7 +79,8 @@ TEST(PlanGrid, AgreesWithTheSimulationInTheModelsOwnTiles) {
     ASSERT_TRUE(plan.ok() && simulated.ok()) << plan.status() << simulated.status();
     const StepCost& real = *simulated->cost;
     EXPECT_LT(2 * plan->num_tiles, real.num_tiles);
-    EXPECT_NEAR(plan->seconds / real.seconds, 1, 0.1) << plan->seconds << " and " << real.seconds;
+    EXPECT_NEAR(plan->seconds / real.seconds, 1, 0.1)
+        << Parts(*plan) << "and in the model's own tiles " << Parts(real);
     const auto bytes = static_cast<double>(real.bytes.total());
     EXPECT_NEAR(static_cast<double>(plan->bytes.total()) / bytes, 1, 0.1);
     if (real.bytes.nvme() > real.bytes.total() / 10) {

@@ -15,6 +15,7 @@
 #include "spillway/types.h"
 #include "tools/spillway/step/timed_step.h"
 #include "tools/trainer/compute/dry_compute.h"
+#include "tools/trainer/parameters.h"
 
 namespace spillway::command {
 
@@ -22,7 +23,7 @@ class CountingCompute final : public trainer::DryCompute {
  public:
   // `tile_elements`: the most elements of the model's own tiles.
   explicit CountingCompute(const ComputeRates& rates, int64_t tile_elements = INT64_MAX)
-      : rates_(rates), tile_elements_(static_cast<double>(tile_elements)) {}
+      : rates_(rates), tile_elements_(tile_elements) {}
 
   double seconds() const { return forward_seconds_ + backward_seconds_; }
   double forward_seconds() const { return forward_seconds_; }
@@ -146,7 +147,8 @@ class CountingCompute final : public trainer::DryCompute {
   }
   // How many of the model's tiles a tile stands for.
   double Passes(const trainer::View& tile) const {
-    return std::max(1.0, static_cast<double>(tile.elements()) / tile_elements_);
+    const int64_t rows = trainer::TileRows(tile.rows, tile.columns, tile_elements_);
+    return static_cast<double>((tile.rows + rows - 1) / rows);
   }
   void Take(double seconds) { (is_backward_ ? backward_seconds_ : forward_seconds_) += seconds; }
   void Move(double bytes) { Take(bytes / rates_.bytes_per_second); }
@@ -157,7 +159,7 @@ class CountingCompute final : public trainer::DryCompute {
   }
 
   const ComputeRates rates_;
-  const double tile_elements_;
+  const int64_t tile_elements_;
   bool is_backward_ = false;
   double forward_seconds_ = 0, backward_seconds_ = 0, flops_ = 0;
   uint64_t scratch_bytes_ = 0;
