@@ -53,7 +53,12 @@ std::string CommandPath() {
   return elsewhere != nullptr ? elsewhere : SPILLWAY_COMMAND;
 }
 
-Command::Command(const Arguments& arguments, bool without_uring) {
+std::string EmulatedPath() {
+  const char* const elsewhere = getenv("SPILLWAY_EMULATED_UNDER_TEST");
+  return elsewhere != nullptr ? elsewhere : SPILLWAY_EMULATED;
+}
+
+Command::Command(const Arguments& arguments, bool without_uring, const std::string& path) {
   const std::string out = output_ / "out";
   const std::string err = output_ / "err";
   std::vector<std::string> words = {"spillway"};
@@ -61,13 +66,12 @@ Command::Command(const Arguments& arguments, bool without_uring) {
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
-  const std::string command = CommandPath();
   pid_ = fork();
   if (pid_ < 0) {
     std::perror("fork");
     std::abort();
   }
-  if (pid_ == 0) Execute(command.c_str(), pointers.data(), out.c_str(), err.c_str(), without_uring);
+  if (pid_ == 0) Execute(path.c_str(), pointers.data(), out.c_str(), err.c_str(), without_uring);
 }
 
 Command::~Command() {

@@ -34,12 +34,15 @@ struct Ended {
 // Returns the path of the build's own command, unless the environment names another, as it does
 // where the tests run away from the build (tools/gpu-bundle).
 std::string CommandPath();
+// The same command with an emulated GPU, which takes --device cuda (emulated_gpu.cc).
+std::string EmulatedPath();
 
 // A running command. The destructor kills it.
 class Command {
  public:
   // `without_uring`: run it as on a machine whose kernel refuses io_uring.
-  explicit Command(const Arguments& arguments, bool without_uring = false);
+  explicit Command(const Arguments& arguments, bool without_uring = false,
+                   const std::string& path = CommandPath());
   Command(const Command&) = delete;
   Command& operator=(const Command&) = delete;
   ~Command();
@@ -60,6 +63,9 @@ class Command {
 };
 
 inline Ended RunCommand(const Arguments& arguments) { return Command(arguments).Wait(); }
+inline Ended RunEmulated(const Arguments& arguments) {
+  return Command(arguments, /*without_uring=*/false, EmulatedPath()).Wait();
+}
 
 // Runs the command in a shell. `before` goes before it, such as "ulimit -f 8;", and `after` goes
 // after it, such as "| head -1". In a pipeline the exit code is the command's if the rest succeeds.

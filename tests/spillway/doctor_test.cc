@@ -36,7 +36,7 @@ TEST(Doctor, NamesEverythingAndLeavesNothing) {
   EXPECT_EQ(json["usable"], true);
   EXPECT_EQ(json["folder"], folder.path());
   for (const char* name :
-       {"kernel", "cpu", "memory", "memlock", "huge_pages", "driver", "gpu", "folder",
+       {"kernel", "cpu", "memory", "memlock", "huge_pages", "driver", "gpu", "cublaslt", "folder",
         "file_system", "drive", "free_space", "calls", "o_direct", "io_uring", "calibration"}) {
     EXPECT_THAT(Verdict(json, name), testing::AnyOf("ok", "warn")) << name;
   }

@@ -54,9 +54,10 @@ class EachCompute : public testing::TestWithParam<Kind> {
     options.device_bytes = options.pinned_bytes = 8 * kMiB;
     engine_ = *Engine::Open(options);
     if (IsGpu()) {
-      compute_ = std::make_unique<GpuCompute>(
-          std::make_unique<gpu::EmulatedDevice>(*engine_->CreateStream(), test::Seed()),
-          operands());
+      auto on_gpu = std::make_unique<GpuCompute>(
+          std::make_unique<gpu::EmulatedDevice>(test::Seed()), operands());
+      EXPECT_TRUE(on_gpu->Begin(engine_.get()).ok());
+      compute_ = std::move(on_gpu);
     } else {
       compute_ = *HostCompute::Create(&pool_);
     }

@@ -27,9 +27,10 @@ class StreamCompute final : public Compute {
   StreamCompute(std::unique_ptr<Stream> stream, std::unique_ptr<Compute> host)
       : stream_(std::move(stream)), host_(std::move(host)) {}
 
-  int waits() const { return waits_; }
-
   Stream* stream() override { return stream_.get(); }
+  std::optional<ComputedBy> computed_by() const override { return std::nullopt; }
+  int64_t waits() const override { return waits_; }
+  double PeakFlops() override { return 0; }
   DType StoredAs(DType rounded) const override { return host_->StoredAs(rounded); }
   uint64_t NormWorkBytes(NormKind kind, int64_t rows, int64_t width) const override {
     return host_->NormWorkBytes(kind, rows, width);

@@ -56,12 +56,14 @@ MAY_INCLUDE = {
     "tools/spillway/machine": COMMAND | {"tools/spillway/command", "tools/spillway/bench", "tools/trainer/compute", "tools/trainer/kernels"},
     # Counts what a walk would compute.
     "tools/spillway/step": COMMAND | {"tools/trainer/compute"},
-    "tools/spillway/train": COMMAND | {"tools/spillway/command", "tools/spillway/machine", "tools/spillway/step"},
+    "tools/spillway/gpu": {PUBLIC, "src/base", "tools/trainer/compute/gpu"},
+    "tools/spillway/train": COMMAND | {"tools/spillway/command", "tools/spillway/gpu", "tools/spillway/machine",
+                                       "tools/spillway/step", "tools/trainer/compute"},
     # Asks with the recipe of train's flags.
     "tools/spillway/plan": COMMAND | {"tools/spillway/command", "tools/spillway/machine", "tools/spillway/step", "tools/spillway/train"},
     # Lays out the tensors of a question's model.
     "tools/spillway/capacity": COMMAND | {"tools/spillway/command", "tools/spillway/plan", "tools/spillway/train"},
-    "tools/spillway/doctor": COMMAND | {"tools/spillway/command", "tools/spillway/store"},  # reports on a store
+    "tools/spillway/doctor": COMMAND | {"tools/spillway/command", "tools/spillway/store", "tools/trainer/compute/gpu"},  # reports on a store
     "bench": None,  # anything
     "tests": None,
 }

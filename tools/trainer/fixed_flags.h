@@ -19,8 +19,8 @@ namespace spillway::trainer {
 // schedule a resume with another number follows the new curve from then on. Checkpointing, the
 // accumulation order, budgets and how bytes move change no number. A flag that was introduced later
 // is left out if its value is the earlier behaviour, so that older stores can be resumed:
-// --optimizer adamw, --state-format fp32, no variant of a rule, no parameter patterns, no learning
-// rate scaling.
+// --optimizer adamw, --state-format fp32, --device host, no variant of a rule, no parameter
+// patterns, no learning rate scaling.
 std::vector<FixedFlag> FixedFlags(const TrainerOptions& options, const hf::ModelConfig& config,
                                   const TokenData& train_data, int num_threads);
 

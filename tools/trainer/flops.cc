@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <variant>
 
 #include "tools/trainer/description.h"
@@ -34,31 +33,6 @@ double StepFlops(const hf::ModelConfig& config, const ModelOptions& options) {
   const auto tokens =
       static_cast<double>(options.accumulate * options.micro_batch * options.sequence);
   return tokens * of_token;
-}
-
-double BestRate(double operations, const std::function<double()>& time_round) {
-  constexpr int kLeastRounds = 8;
-  constexpr int kSettledRounds = 5;
-  constexpr double kGain = 1.05;
-  constexpr double kMostSeconds = 0.5;
-  constexpr double kLeastSeconds = 1e-9;  // a round may be shorter than the clock's resolution
-  double spent = time_round();            // starts threads, and BLAS allocates its buffers
-  double best = 0;
-  double settled_at = 0;  // the rate that later rounds would have to exceed by kGain
-  int settled_rounds = 0;
-  for (int round = 0; round < kLeastRounds || settled_rounds < kSettledRounds; ++round) {
-    const double seconds = std::max(time_round(), kLeastSeconds);
-    const double rate = operations / seconds;
-    best = std::max(best, rate);
-    ++settled_rounds;
-    if (rate > kGain * settled_at) {
-      settled_at = rate;
-      settled_rounds = 0;
-    }
-    spent += seconds;
-    if (spent >= kMostSeconds) break;
-  }
-  return best;
 }
 
 }  // namespace spillway::trainer

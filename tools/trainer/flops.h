@@ -7,8 +7,6 @@
 #ifndef SPILLWAY_TOOLS_TRAINER_FLOPS_H_
 #define SPILLWAY_TOOLS_TRAINER_FLOPS_H_
 
-#include <functional>
-
 #include "tools/hf/config.h"
 #include "tools/trainer/model.h"
 
@@ -19,12 +17,6 @@ namespace spillway::trainer {
 // is not computed), and each layer's attention 12 · query width · the keys that a query sees at
 // most.
 double StepFlops(const hf::ModelConfig& config, const ModelOptions& options);
-
-// Returns the best rate, in operations per second, of rounds of `operations` operations each.
-// `time_round` does a round and returns its seconds. The first round does not count. At least 8
-// more are done, until 5 in a row have not improved the rate by 5%, or until all took 0.5 s
-// together; one counts in any case.
-double BestRate(double operations, const std::function<double()>& time_round);
 
 }  // namespace spillway::trainer
 

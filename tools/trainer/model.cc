@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -48,6 +49,8 @@ class WalkedModel : public Model {
   const std::vector<Parameter>& parameters() const override { return parameters_; }
   uint64_t num_parameters() const override;
   uint64_t workspace_bytes() const override { return compute_->scratch_bytes(); }
+  std::optional<ComputedBy> computed_by() const override { return compute_->computed_by(); }
+  int64_t device_waits() const override { return compute_->waits(); }
 
  private:
   absl::Status CheckTokens(std::span<const int32_t> tokens) const;

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,6 +24,7 @@
 #include "spillway/optimizer.h"
 #include "spillway/thread_pool.h"
 #include "tools/hf/config.h"
+#include "tools/trainer/compute/computed_by.h"
 #include "tools/trainer/description.h"
 #include "tools/trainer/parameter_groups.h"
 
@@ -162,6 +164,10 @@ class Model {
   virtual uint64_t num_parameters() const = 0;
   // Bytes of scratch that the model needs at its peak, without the memory that BLAS keeps.
   virtual uint64_t workspace_bytes() const = 0;
+  // The GPU that computes it; none on the host.
+  virtual std::optional<ComputedBy> computed_by() const = 0;
+  // How often it has waited for a device.
+  virtual int64_t device_waits() const = 0;
 };
 
 // The functions below are pure, so that budgets can be checked before anything is opened.

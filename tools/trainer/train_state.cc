@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
 #include "tools/hf/strict_json.h"
+#include "xxhash.h"
 
 namespace spillway::trainer {
 namespace {
@@ -40,6 +42,7 @@ TrainState FromJson(const Json& json) {
   state.total_steps = json.value("total_steps", int64_t{0});
   if (const auto tiles = json.find("tiles"); tiles != json.end())
     state.tiles = {tiles->at("values").get<int64_t>(), tiles->at("state").get<int64_t>()};
+  state.computed_by = json.value("computed_by", std::string());
   for (const auto& [flag, value] : json.at("fixed").items()) {
     state.fixed.emplace_back(flag, value.get<std::string>());
   }
@@ -48,6 +51,12 @@ TrainState FromJson(const Json& json) {
 }
 
 }  // namespace
+
+std::string Summary(const ComputedBy& by) {
+  const std::string algorithms = absl::StrJoin(by.algorithms, "\n");
+  return absl::StrFormat("%s; %s; %d algorithms, %016x", by.gpu, by.library, by.algorithms.size(),
+                         XXH3_64bits(algorithms.data(), algorithms.size()));
+}
 
 std::string SerializeTrainState(const TrainState& state) {
   Json fixed = Json::object();
@@ -66,6 +75,7 @@ std::string SerializeTrainState(const TrainState& state) {
   };
   if (state.tiles != TileSizes())
     json["tiles"] = {{"values", state.tiles.values}, {"state", state.tiles.state}};
+  if (!state.computed_by.empty()) json["computed_by"] = state.computed_by;
   // A commit must not fail because config.json has text that is not valid UTF-8.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -109,6 +119,7 @@ absl::Status CheckSameNumbers(const std::vector<FixedFlag>& stored,
     // FixedFlags leaves these out at the value that was in effect before the flags existed.
     if (name == "--optimizer") return "adamw";
     if (name == "--dampening") return "0";
+    if (name == "--device") return "host";
     for (const char* flag : {"--nesterov", "--centered", "--amsgrad", "--maximize"}) {
       if (name == flag) return "off";
     }

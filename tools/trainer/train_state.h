@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tools/trainer/compute/computed_by.h"
 #include "tools/trainer/loss_scaler.h"
 #include "tools/trainer/model.h"
 
@@ -31,11 +32,16 @@ struct TrainState {
   double last_loss = 0;  // of the last step; for the summary of a run that has nothing left to do
   int64_t total_steps = 0;  // the schedule's; 0: the store is older than this field
   TileSizes tiles;          // of the tensors; zeros: the store is older than this field
+  std::string computed_by;  // see Summary; empty: by the host
   std::vector<FixedFlag> fixed;
   std::string config_json;  // the model's config.json, so that a store is self-contained
 
   friend bool operator==(const TrainState&, const TrainState&) = default;
 };
+
+// Names a GPU, its library, and a hash of the algorithms that were chosen. Runs with equal
+// summaries give equal bits.
+std::string Summary(const ComputedBy& by);
 
 std::string SerializeTrainState(const TrainState& state);
 // DataLoss, with the reason, if the text is not a state of this format.

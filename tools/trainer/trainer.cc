@@ -20,7 +20,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "src/base/status_macros.h"
-#include "tools/trainer/compute/peak_flops.h"
+#include "tools/trainer/compute/compute.h"
+#include "tools/trainer/compute/host_compute.h"
 #include "tools/trainer/evaluation.h"
 #include "tools/trainer/fixed_flags.h"
 #include "tools/trainer/flops.h"
@@ -108,16 +109,26 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
     Engine* engine, ThreadPool* pool, const hf::ModelConfig& config, const TrainerOptions& options,
     const TokenData* train_data, const TokenData* valid_data, const WeightSource& source,
     const std::optional<TrainState>& state) {
+  SPILLWAY_ASSIGN_OR_RETURN(std::unique_ptr<Compute> compute, HostCompute::Create(pool));
+  return Create(engine, pool, std::move(compute), config, options, train_data, valid_data, source,
+                state);
+}
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
+    Engine* engine, ThreadPool* pool, std::unique_ptr<Compute> compute,
+    const hf::ModelConfig& config, const TrainerOptions& options, const TokenData* train_data,
+    const TokenData* valid_data, const WeightSource& source,
+    const std::optional<TrainState>& state) {
   std::unique_ptr<Trainer> trainer(new Trainer(engine, options, train_data, valid_data));
   ModelOptions model_options = options.model;
   model_options.is_resumed = state.has_value();
   const Description model = Describe(config);
   model_options.tiles = state ? TilesOfStore(model, state->tiles) : TilesOf(model, options.model);
-  SPILLWAY_ASSIGN_OR_RETURN(trainer->model_,
-                            Model::Create(engine, pool, config, model_options, source));
+  trainer->peak_flops_ = compute->PeakFlops();
+  SPILLWAY_ASSIGN_OR_RETURN(
+      trainer->model_, Model::Create(engine, std::move(compute), config, model_options, source));
   SPILLWAY_RETURN_IF_ERROR(trainer->CreateOptimizer(pool));
   trainer->step_flops_ = StepFlops(config, options.model);
-  trainer->peak_flops_ = MeasurePeakFlops(pool);
   if (state) {
     trainer->state_ = *state;
     trainer->scaler_.Restore(state->loss_scale);
@@ -129,6 +140,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
   }
   trainer->state_.total_steps = options.schedule.total_steps;
   trainer->state_.tiles = model_options.tiles;
+  if (const auto by = trainer->model_->computed_by()) trainer->state_.computed_by = Summary(*by);
   return trainer;
 }
 
@@ -274,12 +286,13 @@ absl::Status Trainer::CommitBefore(const absl::Status& error) {
 }
 
 absl::StatusOr<StepRecord> Trainer::RunStep() {
+  const int64_t waits = model_->device_waits();
   // Counts from the last record on, because a transfer may end after its step's record was made.
   const EngineStats before = counted_ ? *counted_ : engine_->Stats();
   const uint64_t position = state_.data_position;
   const LossScalerState scale = scaler_.state();
   StepRecord record;
-  const absl::Status status = Guarded([&] { return Compute(&record); });
+  const absl::Status status = Guarded([&] { return ComputeStep(&record); });
   if (!status.ok()) {  // undo the step; an update under way cannot be undone
     state_.data_position = position;
     scaler_.Restore(scale);
@@ -301,14 +314,16 @@ absl::StatusOr<StepRecord> Trainer::RunStep() {
   record.pinned = after.pinned - before.pinned;
   record.state = StateTraffic(after) - StateTraffic(before);
   record.plan = after.plan;
+  record.device_waits = model_->device_waits() - waits;
+  if (!std::exchange(has_told_of_device_, true)) record.computed_by = model_->computed_by();
   record.stall_seconds = after.stall_seconds - before.stall_seconds;
   record.commit_seconds =
       commit_seconds_ - std::exchange(recorded_commit_seconds_, commit_seconds_);
-  record.flop_utilisation = step_flops_ / record.seconds / peak_flops_;
+  if (peak_flops_ > 0) record.flop_utilisation = step_flops_ / record.seconds / peak_flops_;
   return record;
 }
 
-absl::Status Trainer::Compute(StepRecord* record) {
+absl::Status Trainer::ComputeStep(StepRecord* record) {
   record->learning_rate = options_.schedule.At(state_.step) * RateScale(options_);
   record->loss_scale = scaler_.scale();
   SPILLWAY_RETURN_IF_ERROR(ReadStep());

@@ -20,6 +20,7 @@
 #include "spillway/optimizer.h"
 #include "spillway/thread_pool.h"
 #include "tools/hf/config.h"
+#include "tools/trainer/compute/compute.h"
 #include "tools/trainer/loss_scaler.h"
 #include "tools/trainer/metrics/step_log.h"
 #include "tools/trainer/model.h"
@@ -49,6 +50,7 @@ struct TrainerOptions {
   int64_t evaluate_windows = 8;
   int64_t commit_every = 0;  // steps; 0: only when the run ends
   bool durable = false;      // the engine has a store to commit to
+  bool on_gpu = false;       // a run stays on the kind of device that it began on
 };
 
 // The factor of every learning rate: the step's windows over rate_batch, the square root of that,
@@ -93,6 +95,12 @@ class Trainer {
       Engine* engine, ThreadPool* pool, const hf::ModelConfig& config,
       const TrainerOptions& options, const TokenData* train_data, const TokenData* valid_data,
       const WeightSource& source, const std::optional<TrainState>& state);
+  // Computes with `compute` instead of the host; the update runs on the pool all the same.
+  static absl::StatusOr<std::unique_ptr<Trainer>> Create(
+      Engine* engine, ThreadPool* pool, std::unique_ptr<Compute> compute,
+      const hf::ModelConfig& config, const TrainerOptions& options, const TokenData* train_data,
+      const TokenData* valid_data, const WeightSource& source,
+      const std::optional<TrainState>& state);
 
   // Trains until the schedule's end, `stop_after`, or until `stop` is true at the end of a step. A
   // run that has done all its steps counts as done, not as interrupted. Then commits if there is
@@ -122,7 +130,7 @@ class Trainer {
                         std::atomic<bool>* commit_now, RunSummary* summary);
   absl::Status CreateOptimizer(ThreadPool* pool);
   absl::StatusOr<StepRecord> RunStep();
-  absl::Status Compute(StepRecord* record);
+  absl::Status ComputeStep(StepRecord* record);
   absl::Status CommitBefore(const absl::Status& error);
   std::vector<TensorId> CommittedTensors() const;
   absl::Status CheckReadable();
@@ -137,6 +145,7 @@ class Trainer {
   const WindowOrder order_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<Optimizer> optimizer_;
+  bool has_told_of_device_ = false;
   std::vector<Update> updates_;       // of a step; values that change are set in each step
   std::vector<double> rate_factors_;  // by update
   LossScaler scaler_;

@@ -23,7 +23,8 @@ struct Finding {
   std::string folder = {};  // the folder that was checked; "" for a check of the machine
 };
 
-// Checks the kernel, the processor, memory, locked memory, huge pages, the driver and the GPU.
+// Checks the kernel, the processor, memory, locked memory, huge pages, the driver, the GPU and the
+// library of its products.
 // Changes nothing.
 std::vector<Finding> CheckMachine();
 

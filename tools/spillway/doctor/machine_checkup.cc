@@ -31,6 +31,7 @@
 #include "src/base/bytes.h"
 #include "tiers/make_device_runtime.h"
 #include "tools/spillway/doctor/checkup.h"
+#include "tools/trainer/compute/gpu/cublaslt_library.h"
 
 namespace spillway::command {
 namespace {
@@ -241,11 +242,26 @@ Finding CheckGpu() {
   return finding;
 }
 
+// The library that makes a GPU's products, where `train --device cuda` would find it.
+Finding CheckCublasLt() {
+  Finding finding = {.name = "cublaslt"};
+  const auto library = trainer::gpu::CublasLtLibrary::Load();
+  if (library.ok()) {
+    finding.found = absl::StrCat(library->VersionName(), ", ", library->path());
+    return finding;
+  }
+  finding.verdict = Verdict::kWarn;
+  finding.found = "none";
+  finding.cure = absl::StrCat("none is needed to compute on the host; for a GPU: ",
+                              std::string(library.status().message()));
+  return finding;
+}
+
 }  // namespace
 
 std::vector<Finding> CheckMachine() {
   return {CheckKernel(),    CheckProcessor(), CheckMemory(), CheckMemlock(),
-          CheckHugePages(), CheckDriver(),    CheckGpu()};
+          CheckHugePages(), CheckDriver(),    CheckGpu(),    CheckCublasLt()};
 }
 
 }  // namespace spillway::command

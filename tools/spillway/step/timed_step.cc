@@ -8,22 +8,19 @@
 #include <utility>
 #include <vector>
 
-#include "spillway/optimizer.h"
 #include "spillway/thread_pool.h"
 #include "src/base/status_macros.h"
 #include "tools/spillway/step/counting_compute.h"
 #include "tools/spillway/step/recorded_trace.h"
-#include "tools/trainer/activations.h"
 #include "tools/trainer/compute/host_compute.h"
-#include "tools/trainer/description.h"
 #include "tools/trainer/dry_run.h"
-#include "tools/trainer/parameters.h"
+#include "tools/trainer/dry_walk.h"
 #include "tools/trainer/recording_engine.h"
-#include "tools/trainer/updates.h"
-#include "tools/trainer/walk.h"
 
 namespace spillway::command {
 namespace {
+
+using trainer::DryWalk;
 
 // Notes the time of each event.
 class TimedEngine final : public trainer::RecordingEngine {
@@ -56,38 +53,13 @@ class TimedEngine final : public trainer::RecordingEngine {
   std::vector<double> times_;
 };
 
-// A walk over an engine that records, and all that it needs.
-struct DryWalk {
-  trainer::Description model;
-  std::vector<trainer::Parameter> parameters;
-  trainer::SavedTensors saved;
-  std::unique_ptr<trainer::Walk> walk;
-
-  absl::Status Make(Engine* engine, trainer::Compute* compute, const hf::ModelConfig& config,
-                    const trainer::ModelOptions& options) {
-    SPILLWAY_RETURN_IF_ERROR(trainer::CheckOptions(options));
-    model = trainer::Describe(config);
-    SPILLWAY_ASSIGN_OR_RETURN(
-        parameters, trainer::RegisterParameters(engine, config, options, trainer::WeightSource()));
-    SPILLWAY_ASSIGN_OR_RETURN(saved, trainer::RegisterActivations(engine, model, options));
-    SPILLWAY_ASSIGN_OR_RETURN(walk, trainer::Walk::Create({.engine = engine,
-                                                           .compute = compute,
-                                                           .model = &model,
-                                                           .options = &options,
-                                                           .parameters = parameters,
-                                                           .saved = &saved}));
-    return absl::OkStatus();
-  }
-};
-
 }  // namespace
 
 absl::StatusOr<uint64_t> WorkspaceBytes(const hf::ModelConfig& config,
                                         const trainer::ModelOptions& options) {
   trainer::RecordingEngine engine;
   CountingCompute compute(ComputeRates{});
-  DryWalk dry;
-  SPILLWAY_RETURN_IF_ERROR(dry.Make(&engine, &compute, config, options));
+  SPILLWAY_RETURN_IF_ERROR(DryWalk::Create(&engine, &compute, config, options).status());
   return compute.scratch_bytes();
 }
 
@@ -96,8 +68,8 @@ absl::StatusOr<uint64_t> HostWorkspaceBytes(const hf::ModelConfig& config,
   trainer::RecordingEngine engine;
   ThreadPool pool(threads);
   SPILLWAY_ASSIGN_OR_RETURN(const auto compute, trainer::HostCompute::Create(&pool));
-  DryWalk dry;  // takes address space alone: nothing touches the scratch
-  SPILLWAY_RETURN_IF_ERROR(dry.Make(&engine, compute.get(), config, options));
+  // Takes address space alone: nothing touches the scratch.
+  SPILLWAY_RETURN_IF_ERROR(DryWalk::Create(&engine, compute.get(), config, options).status());
   return compute->scratch_bytes();
 }
 
@@ -106,17 +78,11 @@ absl::StatusOr<TimedStep> TimeStep(const hf::ModelConfig& config,
                                    int64_t tile_elements) {
   CountingCompute compute(rates.compute, tile_elements);
   TimedEngine engine([&compute] { return compute.seconds(); });
-  DryWalk dry;
-  SPILLWAY_RETURN_IF_ERROR(dry.Make(&engine, &compute, config, options));
-  ThreadPool pool(1);
-  SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Optimizer> optimizer,
-                            Optimizer::Create(&engine, &pool, options.rule, options.state_format));
-  SPILLWAY_ASSIGN_OR_RETURN(
-      const trainer::ListedUpdates listed,
-      trainer::AddTrained(optimizer.get(), options, dry.parameters, /*weight_decay=*/0));
-  SPILLWAY_RETURN_IF_ERROR(dry.walk->Train({}));
+  SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<DryWalk> dry,
+                            DryWalk::Create(&engine, &compute, config, options));
+  SPILLWAY_RETURN_IF_ERROR(dry->Train());
   const size_t update = engine.times().size();
-  SPILLWAY_RETURN_IF_ERROR(optimizer->Step(listed.updates));
+  SPILLWAY_RETURN_IF_ERROR(dry->Update());
 
   TimedStep step;
   step.flops = compute.flops();

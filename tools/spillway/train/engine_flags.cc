@@ -97,16 +97,20 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags, const std::string& store_
                   "alone. Numbers computed do not depend on it");
   AddPlacementFlags(app, &flags->placement);
   AddDevice(app, "--device", &flags->device,
-            "Where to compute; the host alone until there are GPU kernels");
+            "Where to compute: on this machine's processor, or on a GPU (compute capability 8.0 or "
+            "newer). A run stays on the kind of device that it began on");
+  AddText(
+      app, "--cublaslt", &flags->cublaslt,
+      "NVIDIA's cuBLASLt, which makes a GPU's products: libcublasLt.so.13 or .12 (default: it is "
+      "looked for, as spillway doctor shows)")
+      .Type("FILE");
   AddInteger(app, "--threads", &flags->threads, 1, kMostThreads,
              "Threads that compute; another number gives other roundings, hence other numbers");
 }
 
 absl::Status CheckEngineFlags(const EngineFlags& flags) {
-  if (flags.device.kind() == Device::Kind::kCuda) {
-    return absl::UnimplementedError(absl::StrFormat(
-        "--device cuda:%d: there are no GPU kernels for models yet; use --device host",
-        flags.device.index()));
+  if (!flags.cublaslt.empty() && flags.device.kind() == Device::Kind::kHost) {
+    return UsageError("--cublaslt is for a GPU; give --device cuda too");
   }
   const bool is_multiple = flags.page_bytes % kLeastPageBytes == 0;
   if (flags.page_bytes != 0 && (!is_multiple || flags.page_bytes > kMostPageBytes)) {

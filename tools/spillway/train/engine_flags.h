@@ -37,6 +37,7 @@ struct EngineFlags {
   uint64_t page_bytes = 0;  // 0: the engine's choice, or the store's
   IoKind io = IoKind::kAuto;
   Device device = Device::Host();
+  std::string cublaslt;  // the library of a GPU's products; empty: it is looked for
   CalibrateChoice calibrate = CalibrateChoice::kAuto;
   bool plan_steps = true;
   PlacementFlags placement;
@@ -47,7 +48,6 @@ struct EngineFlags {
 void AddEngineFlags(CLI::App* app, EngineFlags* flags, const std::string& store_help);
 
 // Checks the flags by themselves. UsageError: they are wrong or contradict each other.
-// Unimplemented: the device is a GPU.
 absl::Status CheckEngineFlags(const EngineFlags& flags);
 
 // Returns the folders and limits of the store that the flags give.

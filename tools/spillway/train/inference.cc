@@ -15,6 +15,7 @@
 #include "tools/spillway/command/arguments.h"
 #include "tools/spillway/command/exit_code.h"
 #include "tools/spillway/command/weight_progress.h"
+#include "tools/spillway/train/computing.h"
 #include "tools/spillway/train/optimizer_flags.h"
 #include "tools/spillway/train/precision_flags.h"
 #include "tools/trainer/weight_source.h"
@@ -68,12 +69,16 @@ absl::StatusOr<InferenceModel> LoadForInference(const InferenceFlags& flags,
   const StoreNeed need = {.state = trainer::ModelStateBytes(config, options)};
   SPILLWAY_RETURN_IF_ERROR(CheckRoom(flags.engine, config, options, need));
 
+  EngineFlags engine_flags = flags.engine;
+  SPILLWAY_ASSIGN_OR_RETURN(auto gpu, PrepareGpu(&engine_flags, config, options));
   InferenceModel loaded;
   SPILLWAY_ASSIGN_OR_RETURN(loaded.engine,
-                            OpenEngine(flags.engine, OpenMode::kScratch, need, stop));
+                            OpenEngine(engine_flags, OpenMode::kScratch, need, stop));
   loaded.pool = std::make_unique<ThreadPool>(static_cast<int>(flags.engine.threads));
+  SPILLWAY_ASSIGN_OR_RETURN(auto compute,
+                            BeginComputing(std::move(gpu), loaded.engine.get(), loaded.pool.get()));
   WeightProgress progress("loaded", config);
-  auto model = trainer::Model::Create(loaded.engine.get(), loaded.pool.get(), config, options,
+  auto model = trainer::Model::Create(loaded.engine.get(), std::move(compute), config, options,
                                       progress.Watch(source));
   if (absl::IsInvalidArgument(model.status())) {  // a weight is not finite or does not fit the type
     return absl::InvalidArgumentError(

@@ -109,6 +109,7 @@ absl::Status ConvertStore(const TrainFlags& flags, const hf::ModelConfig& config
   }
   EngineFlags alone = flags.engine;  // no step follows
   alone.placement = {};
+  alone.device = Device::Host();
   alone.plan_steps = false;
   alone.calibrate = CalibrateChoice::kOff;
   alone.timeline_events = 0;

@@ -33,6 +33,7 @@
 #include "tools/spillway/machine/machine_profile.h"
 #include "tools/spillway/train/accumulation_choice.h"
 #include "tools/spillway/train/auto_choice.h"
+#include "tools/spillway/train/computing.h"
 #include "tools/spillway/train/inference.h"
 #include "tools/spillway/train/optimizer_flags.h"
 #include "tools/spillway/train/predicted_step.h"
@@ -281,6 +282,7 @@ absl::Status KeepIn(const std::string& folder, const TrainFlags& flags,
   EngineFlags kept = flags.engine;
   kept.store = {folder};
   kept.store_bytes = kUnlimited;
+  kept.device = Device::Host();
   kept.placement = {};
   kept.calibrate = CalibrateChoice::kOff;
   kept.timeline_events = 0;
@@ -403,12 +405,25 @@ void TellWhereItGoesOn(const TrainState& state, const TrainFlags& flags) {
   }
 }
 
+// Says that a resumed run may have other bits than one that was not interrupted.
+void TellOfOtherGpu(const TrainState& state, const trainer::Compute& compute) {
+  const std::optional<trainer::ComputedBy> by = compute.computed_by();
+  if (!by || state.computed_by == trainer::Summary(*by)) return;
+  absl::FPrintF(
+      stderr,
+      "note: the steps so far were computed by other means, so bits may differ from those "
+      "of a run that was not interrupted. Before: %s. Now: %s\n",
+      state.computed_by, trainer::Summary(*by));
+}
+
 // Loads the weights of a new run from its source, and otherwise from the store.
 absl::StatusOr<std::unique_ptr<trainer::Trainer>> CreateTrainer(
     const TrainFlags& flags, const Inputs& inputs, const std::optional<TrainState>& state,
-    Engine* engine, ThreadPool* pool) {
+    std::unique_ptr<trainer::GpuCompute> gpu, Engine* engine, ThreadPool* pool) {
+  SPILLWAY_ASSIGN_OR_RETURN(auto compute, BeginComputing(std::move(gpu), engine, pool));
+  if (state) TellOfOtherGpu(*state, *compute);
   WeightProgress progress("loaded", inputs.config);
-  return trainer::Trainer::Create(engine, pool, inputs.config, flags.trainer,
+  return trainer::Trainer::Create(engine, pool, std::move(compute), inputs.config, flags.trainer,
                                   inputs.train_data.get(), inputs.valid_data.get(),
                                   progress.Watch(inputs.source), state);
 }
@@ -420,15 +435,16 @@ struct Outcome {
 };
 
 absl::StatusOr<Outcome> Train(const TrainFlags& flags, const Inputs& inputs, const StoreNeed& need,
-                              RunOutputs* outputs, const std::atomic<bool>& stop,
-                              std::atomic<bool>& commit_now) {
+                              std::unique_ptr<trainer::GpuCompute> gpu, RunOutputs* outputs,
+                              const std::atomic<bool>& stop, std::atomic<bool>& commit_now) {
   SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
                             OpenEngine(flags.engine, ModeOf(flags), need, stop));
   SPILLWAY_ASSIGN_OR_RETURN(const std::optional<TrainState> state,
                             LoadState(*engine, flags, inputs));
   ThreadPool pool(static_cast<int>(flags.engine.threads));
-  SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<trainer::Trainer> trainer,
-                            CreateTrainer(flags, inputs, state, engine.get(), &pool));
+  SPILLWAY_ASSIGN_OR_RETURN(
+      const std::unique_ptr<trainer::Trainer> trainer,
+      CreateTrainer(flags, inputs, state, std::move(gpu), engine.get(), &pool));
   outputs->Begin(state ? state->step : 0, flags.resume);
   if (state) TellWhereItGoesOn(*state, flags);
 
@@ -518,6 +534,8 @@ absl::Status RunTrain(TrainFlags flags) {
   const StorePlace place = PlaceOf(flags.engine);
   const StoreNeed need = NeedOf(flags, inputs.config);
   SPILLWAY_RETURN_IF_ERROR(CheckPlaces(flags, inputs.config, need));
+  SPILLWAY_ASSIGN_OR_RETURN(auto gpu,
+                            PrepareGpu(&flags.engine, inputs.config, flags.trainer.model));
   SPILLWAY_RETURN_IF_ERROR(CheckWeights(flags, inputs));
   SPILLWAY_ASSIGN_OR_RETURN(RunOutputs outputs, RunOutputs::Open(flags.outputs));
   SPILLWAY_RETURN_IF_ERROR(CheckStoreOfLog(flags, outputs));
@@ -534,7 +552,7 @@ absl::Status RunTrain(TrainFlags flags) {
     SPILLWAY_RETURN_IF_ERROR(ConvertStore(flags, inputs.config, given, stop));
   }
   SPILLWAY_ASSIGN_OR_RETURN(Outcome outcome,
-                            Train(flags, inputs, need, &outputs, stop, commit_now));
+                            Train(flags, inputs, need, std::move(gpu), &outputs, stop, commit_now));
   outcome.report.accumulation = accumulation;
   if (chosen) outcome.report.chosen = *std::move(chosen);
   absl::PrintF("%s", flags.json ? JsonText(ToJson(outcome.report)) + "\n" : ToText(outcome.report));

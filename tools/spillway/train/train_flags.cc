@@ -208,7 +208,7 @@ void AddTrainFlags(CLI::App* app, TrainFlags* flags) {
   BeginGroup(app, "Output");
   AddOutput(app, flags);
   MoveToGroup(app, "Memory", {"--accumulation-order", "--checkpoint-activations"});
-  MoveToGroup(app, "Training", {"--device", "--threads"});
+  MoveToGroup(app, "Training", {"--device", "--cublaslt", "--threads"});
   // --help is the first option of every command, so its group comes first.
   MoveToGroup(
       app, "What most runs need",
@@ -239,6 +239,7 @@ absl::Status FinishTrainFlags(TrainFlags* flags) {
   options.loss_scaler.enabled = options.model.precision == Precision::kFp16Amp;
   options.schedule.total_steps = *flags->steps;
   if (!flags->outputs.trace.empty()) flags->engine.timeline_events = kTraceEvents;
+  options.on_gpu = flags->engine.device.kind() == Device::Kind::kCuda;
   options.durable = !flags->engine.store.empty() && flags->durability == Durability::kCommit;
   return absl::OkStatus();
 }

@@ -53,7 +53,7 @@ void AddTrainFlags(CLI::App* app, TrainFlags* flags);
 void AddRecipeFlags(CLI::App* app, TrainFlags* flags);
 
 // Checks the flags, then completes `flags->trainer` from the other fields. UsageError: a flag is
-// missing, or flags contradict each other. Unimplemented: see CheckEngineFlags.
+// missing, or flags contradict each other.
 absl::Status FinishTrainFlags(TrainFlags* flags);
 // The same for the flags of AddRecipeFlags alone.
 absl::Status FinishRecipeFlags(TrainFlags* flags);

@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -27,6 +28,7 @@
 #include "spillway/engine.h"
 #include "spillway/stream.h"
 #include "spillway/types.h"
+#include "tools/trainer/compute/computed_by.h"
 #include "tools/trainer/compute/into.h"
 #include "tools/trainer/compute/table_row.h"
 #include "tools/trainer/compute/view.h"
@@ -188,6 +190,13 @@ class Compute {
 
   // The stream to take leases on; null on the host.
   virtual Stream* stream() = 0;
+  // The GPU that computes; none on the host.
+  virtual std::optional<ComputedBy> computed_by() const = 0;
+  // How often it has waited for a device.
+  virtual int64_t waits() const = 0;
+  // Measures the operations a second of a product alone, for some hundredths of a second. 0: that
+  // says nothing here. Called before Reserve.
+  virtual double PeakFlops() = 0;
 
   // --- Scratch ---
 

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "absl/status/statusor.h"
@@ -19,6 +20,9 @@ namespace spillway::trainer {
 class DryCompute : public Compute {
  public:
   Stream* stream() override { return nullptr; }
+  std::optional<ComputedBy> computed_by() const override { return std::nullopt; }
+  int64_t waits() const override { return 0; }
+  double PeakFlops() override { return 0; }
 
   DType StoredAs(DType /*rounded*/) const override { return DType::kF32; }
   uint64_t NormWorkBytes(NormKind /*kind*/, int64_t /*rows*/, int64_t /*width*/) const override {

@@ -12,6 +12,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "src/base/bytes.h"
 #include "src/base/status_macros.h"
 #include "tools/trainer/compute/gpu/matrix_of.h"
 #include "tools/trainer/kernels/rope.h"
@@ -57,6 +59,31 @@ gpu::Matrix WordsOf(void* memory, int64_t bytes) {
 
 }  // namespace
 
+// --- Before an engine opens ---
+
+absl::Status GpuCompute::Prepare(uint64_t scratch_bytes, std::span<const gpu::ProductCall> products,
+                                 uint64_t budget_bytes) {
+  peak_flops_ = device_->PeakFlops(operand_type_);
+  for (const gpu::ProductCall& product : products)
+    SPILLWAY_RETURN_IF_ERROR(device_->Choose(product));
+  SPILLWAY_ASSIGN_OR_RETURN(const uint64_t free_bytes, device_->FreeBytes());
+  if (free_bytes < scratch_bytes || free_bytes - scratch_bytes < budget_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("%s has %s free, and the run needs %s of scratch there and %s for tiles",
+                        device_->computed_by().gpu, base::FormatBytes(free_bytes),
+                        base::FormatBytes(scratch_bytes), base::FormatBytes(budget_bytes)));
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(base_, device_->Allocate(scratch_bytes));
+  prepared_bytes_ = scratch_bytes;
+  return absl::OkStatus();
+}
+
+absl::Status GpuCompute::Begin(Engine* engine) {
+  SPILLWAY_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, engine->CreateStream());
+  device_->Use(std::move(stream));
+  return absl::OkStatus();
+}
+
 // --- Scratch ---
 
 uint64_t GpuCompute::SoftmaxBytes(int64_t tokens) const {
@@ -80,7 +107,9 @@ absl::StatusOr<std::byte*> GpuCompute::Reserve(const ScratchNeeds& needs) {
     return std::pair(views, layout.peak_bytes());
   };
   scratch_bytes_ = bind(ScratchLayout()).second;
-  SPILLWAY_ASSIGN_OR_RETURN(base_, device_->Allocate(scratch_bytes_));
+  if (scratch_bytes_ > prepared_bytes_) {
+    SPILLWAY_ASSIGN_OR_RETURN(base_, device_->Allocate(scratch_bytes_));
+  }
   std::byte* const views = bind(ScratchLayout(base_)).first;
 
   const auto bind_host = [&](ScratchLayout layout) {

@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "absl/status/status.h"
@@ -40,7 +41,20 @@ class GpuCompute : public Compute {
   GpuCompute(std::unique_ptr<gpu::Device> device, DType operands)
       : device_(std::move(device)), operand_type_(operands) {}
 
+  // Takes what a run needs before an engine takes the device's memory: this much scratch, beside
+  // which `budget_bytes` must be free for the engine, and an algorithm for each product.
+  // ResourceExhausted if there is not as much; Unimplemented if a product has no algorithm.
+  absl::Status Prepare(uint64_t scratch_bytes, std::span<const gpu::ProductCall> products,
+                       uint64_t budget_bytes);
+  // Where the engine's device tier must lie.
+  Device tier() const { return device_->tier(); }
+  // Begins to compute over an engine, on a stream of it. Called once.
+  absl::Status Begin(Engine* engine);
+
   Stream* stream() override { return device_->stream(); }
+  std::optional<ComputedBy> computed_by() const override { return device_->computed_by(); }
+  int64_t waits() const override { return device_->waits(); }
+  double PeakFlops() override { return peak_flops_; }
 
   DType StoredAs(DType rounded) const override { return rounded; }
   uint64_t NormWorkBytes(NormKind /*kind*/, int64_t /*rows*/, int64_t /*width*/) const override {
@@ -138,6 +152,8 @@ class GpuCompute : public Compute {
   const DType operand_type_;
   absl::Status failure_;  // the first
   uint64_t scratch_bytes_ = 0;
+  uint64_t prepared_bytes_ = 0;
+  double peak_flops_ = 0;
 
   // On the device.
   std::byte* base_ = nullptr;  // of everything

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "src/base/status_macros.h"
+#include "tools/trainer/compute/peak_flops.h"
 #include "tools/trainer/kernels/attention.h"
 #include "tools/trainer/kernels/convert.h"
 #include "tools/trainer/kernels/cross_entropy.h"
@@ -86,6 +87,8 @@ uint64_t HostCompute::AttentionWorkBytes(const AttentionSizes& sizes) const {
 uint64_t HostCompute::SoftmaxBytes(int64_t tokens) const {
   return static_cast<uint64_t>(tokens) * sizeof(OnlineSoftmax);
 }
+
+double HostCompute::PeakFlops() { return MeasurePeakFlops(pool_); }
 
 absl::StatusOr<std::byte*> HostCompute::Reserve(const ScratchNeeds& needs) {
   std::byte* views = nullptr;

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -26,6 +27,9 @@ class HostCompute : public Compute {
   static absl::StatusOr<std::unique_ptr<HostCompute>> Create(ThreadPool* pool);
 
   Stream* stream() override { return nullptr; }
+  std::optional<ComputedBy> computed_by() const override { return std::nullopt; }
+  int64_t waits() const override { return 0; }
+  double PeakFlops() override;  // as MeasurePeakFlops
 
   DType StoredAs(DType /*rounded*/) const override { return DType::kF32; }
   uint64_t NormWorkBytes(NormKind kind, int64_t rows, int64_t width) const override;

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "tools/trainer/flops.h"
+#include "tools/trainer/compute/best_rate.h"
 #include "tools/trainer/kernels/gemm.h"
 
 namespace spillway::trainer {

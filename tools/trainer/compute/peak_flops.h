@@ -8,7 +8,7 @@
 namespace spillway::trainer {
 
 // Measures the operations per second of a product of fp32 matrices on all threads of the pool, as
-// BestRate does (flops.h). REQUIRES: BLAS is loaded.
+// BestRate does (best_rate.h). REQUIRES: BLAS is loaded.
 double MeasurePeakFlops(ThreadPool* pool);
 
 }  // namespace spillway::trainer

@@ -109,6 +109,11 @@ std::string ToJsonLine(const StepRecord& record) {
     json["transfers_alone_s"] = record.plan.transfer_seconds;
     json["alone_ratio"] = record.seconds / alone;
   }
+  if (record.device_waits > 0) json["device_waits"] = record.device_waits;
+  if (const auto& by = record.computed_by) {
+    json["computed_by"] = {
+        {"gpu", by->gpu}, {"library", by->library}, {"algorithms", by->algorithms}};
+  }
   if (record.commit_seconds > 0) json["commit_s"] = record.commit_seconds;
   if (record.evaluation) {
     json["eval_loss"] = record.evaluation->loss;

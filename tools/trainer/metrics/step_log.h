@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "spillway/stats.h"
+#include "tools/trainer/compute/computed_by.h"
 #include "tools/trainer/metrics/output_file.h"
 
 namespace spillway::trainer {
@@ -50,6 +51,8 @@ struct StepRecord {
   double commit_seconds = 0;    // of the commits between the step before and this one; 0: none
   double flop_utilisation = 0;  // see flops.h; 0: the peak is unknown
   PlanStats plan;               // the engine's PlanStats after the step
+  int64_t device_waits = 0;     // of the thread that trains, for the GPU; 0 on the host
+  std::optional<ComputedBy> computed_by;  // of the run's first step on a GPU
   std::optional<Evaluation> evaluation;
   bool evaluation_failed = false;
   std::string evaluation_error;  // set for the run's first failed evaluation only
@@ -68,6 +71,8 @@ struct StepRecord {
 //   with a time bound   "time_bound_s", "compute_alone_s", "transfers_alone_s" (see PlanStats),
 //                       "time_ratio" (the step's seconds over the bound), "alone_ratio" (the same
 //                       over the larger of compute_alone_s and transfers_alone_s)
+//   on a GPU            "device_waits" (how often the run waited for it: once a step); and in the
+//                       run's first record "computed_by" ({"gpu":…,"library":…,"algorithms":[…]})
 //   after a commit      "commit_s" (seconds of the commits between the step before and this one;
 //                       the commit that ends a run has no line after it)
 //   after evaluation    "eval_loss", "eval_windows", "eval_seconds"

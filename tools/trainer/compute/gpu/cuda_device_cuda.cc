@@ -5,13 +5,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "src/base/status_macros.h"
 #include "tiers/cuda_device_cuda.h"
 #include "tiers/cuda_status_cuda.h"
+#include "tools/trainer/compute/best_rate.h"
+#include "tools/trainer/compute/gpu/cuda_device.h"
 #include "tools/trainer/compute/gpu/launch_cuda.h"
+#include "tools/trainer/compute/gpu/product_call.h"
 
 namespace spillway::trainer::gpu {
 namespace {
@@ -27,28 +31,140 @@ absl::Status OnGpu(int index, std::string_view what, const Call& call) {
   return tiers::CudaToStatus(error, what);
 }
 
+constexpr int kLeastCapability = 8;
+
+absl::StatusOr<cudaDeviceProp> PropertiesOf(int index) {
+  cudaDeviceProp properties;
+  SPILLWAY_RETURN_IF_ERROR(OnGpu(index, "asking for the GPU's properties",
+                                 [&] { return cudaGetDeviceProperties(&properties, index); }));
+  return properties;
+}
+
+std::string NameOf(const cudaDeviceProp& gpu) {
+  return absl::StrCat(gpu.name, ", compute capability ", gpu.major, ".", gpu.minor);
+}
+
+// The rate of products of square matrices on the current device, in a tenth of a second; 0 if one
+// of the calls fails.
+double SquareRate(const CublasLtLibrary& library, std::byte* workspace, DType operands) {
+  constexpr int64_t kSide = 4096;
+  constexpr int kRepeats = 8;
+  constexpr uint64_t kMostBytes = uint64_t{kSide} * kSide * sizeof(float);
+  const auto matrix = [&](DType type) {
+    return RowMajor{
+        .view = {
+            .stored = type, .rounded = type, .rows = kSide, .columns = kSide, .stride = kSide}};
+  };
+  const auto call = CallOf({.a = matrix(operands), .b = matrix(operands), .d = matrix(operands)});
+  auto products = CublasLtProducts::Create(library, workspace);
+  if (!call.ok() || !products.ok() || !(*products)->Choose(*call).ok()) return 0;
+  void* memory = nullptr;
+  cudaStream_t stream = nullptr;
+  cudaEvent_t begin = nullptr, end = nullptr;
+  double rate = 0;
+  if (cudaMalloc(&memory, 3 * kMostBytes) == cudaSuccess &&
+      cudaMemset(memory, 0, 3 * kMostBytes) == cudaSuccess &&
+      cudaStreamCreate(&stream) == cudaSuccess && cudaEventCreate(&begin) == cudaSuccess &&
+      cudaEventCreate(&end) == cudaSuccess) {
+    auto* const bytes = static_cast<std::byte*>(memory);
+    bool is_good = true;
+    const double found = BestRate(2.0 * kSide * kSide * kSide * kRepeats, [&] {
+      is_good = is_good && cudaEventRecord(begin, stream) == cudaSuccess;
+      for (int i = 0; i < kRepeats; ++i) {
+        is_good =
+            is_good &&
+            (*products)->Run(*call, bytes, bytes + kMostBytes, bytes + 2 * kMostBytes, stream).ok();
+      }
+      float milliseconds = 0;
+      is_good = is_good && cudaEventRecord(end, stream) == cudaSuccess &&
+                cudaEventSynchronize(end) == cudaSuccess &&
+                cudaEventElapsedTime(&milliseconds, begin, end) == cudaSuccess;
+      return is_good ? milliseconds / 1e3 : 1.0;
+    });
+    if (is_good) rate = found;
+  }
+  if (end != nullptr) (void)cudaEventDestroy(end);
+  if (begin != nullptr) (void)cudaEventDestroy(begin);
+  if (stream != nullptr) (void)cudaStreamDestroy(stream);
+  (void)cudaFree(memory);
+  return rate;
+}
+
+// Unimplemented unless the GPU can compute.
+absl::Status CheckGpu(int index) {
+  int gpus = 0;
+  const cudaError_t error = cudaGetDeviceCount(&gpus);
+  if (error != cudaSuccess) {
+    (void)cudaGetLastError();
+    return absl::UnimplementedError(
+        absl::StrCat("this machine has no GPU that can be used: ", cudaGetErrorString(error)));
+  }
+  if (index >= gpus) {
+    return absl::UnimplementedError(absl::StrCat("there is no such GPU: this machine has ", gpus));
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(const cudaDeviceProp gpu, PropertiesOf(index));
+  if (gpu.major >= kLeastCapability) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(NameOf(gpu), " is too old: kernels are built for ",
+                                               kLeastCapability, ".0 and newer"));
+}
+
 }  // namespace
 
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int index,
+                                                       const std::string& cublaslt_file) {
+  SPILLWAY_RETURN_IF_ERROR(CheckGpu(index));
+  SPILLWAY_ASSIGN_OR_RETURN(const CublasLtLibrary library, CublasLtLibrary::Load(cublaslt_file));
+  return CudaDevice::Create(index, library);
+}
+
 absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(int index,
-                                                               std::unique_ptr<Stream> stream,
                                                                const CublasLtLibrary& library) {
-  std::unique_ptr<CudaDevice> device(new CudaDevice(index, std::move(stream)));
-  SPILLWAY_ASSIGN_OR_RETURN(std::byte* const workspace, device->Allocate(kProductWorkspaceBytes));
+  std::unique_ptr<CudaDevice> device(new CudaDevice(index, library));
+  SPILLWAY_ASSIGN_OR_RETURN(const cudaDeviceProp gpu, PropertiesOf(index));
+  device->name_ = NameOf(gpu);
+  SPILLWAY_ASSIGN_OR_RETURN(device->workspace_, device->Allocate(kProductWorkspaceBytes));
   const tiers::DeviceScope scope(index);
   SPILLWAY_RETURN_IF_ERROR(tiers::CudaToStatus(scope.status(), "using the GPU"));
-  SPILLWAY_ASSIGN_OR_RETURN(device->products_, CublasLtProducts::Create(library, workspace));
+  SPILLWAY_ASSIGN_OR_RETURN(device->products_,
+                            CublasLtProducts::Create(library, device->workspace_));
   return device;
 }
 
 // After an error of Synchronize the work may still be running; CUDA waits for it before it frees
 // memory.
 CudaDevice::~CudaDevice() {
-  (void)stream_->Synchronize();
+  if (stream_ != nullptr) (void)stream_->Synchronize();
   const tiers::DeviceScope scope(index_);
   products_.reset();
   for (std::byte* const memory : memory_) (void)cudaFree(memory);
   for (std::byte* const memory : host_memory_) (void)cudaFreeHost(memory);
   (void)cudaGetLastError();
+}
+
+ComputedBy CudaDevice::computed_by() const {
+  return {.gpu = name_,
+          .library = absl::StrCat("cuBLASLt ", library_.VersionName()),
+          .algorithms = products_->Algorithms()};
+}
+
+absl::StatusOr<uint64_t> CudaDevice::FreeBytes() {
+  size_t free_bytes = 0, total_bytes = 0;
+  SPILLWAY_RETURN_IF_ERROR(OnGpu(index_, "asking for the GPU's memory",
+                                 [&] { return cudaMemGetInfo(&free_bytes, &total_bytes); }));
+  return free_bytes;
+}
+
+double CudaDevice::PeakFlops(DType operands) {
+  const tiers::DeviceScope scope(index_);
+  if (scope.status() != cudaSuccess) return 0;
+  const double rate = SquareRate(library_, workspace_, operands);
+  (void)cudaGetLastError();
+  return rate;
+}
+
+absl::Status CudaDevice::Synchronize() {
+  ++waits_;
+  return stream_->Synchronize();
 }
 
 absl::StatusOr<std::byte*> CudaDevice::Allocate(uint64_t size_bytes) {

@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "spillway/stream.h"
+#include "spillway/types.h"
 #include "tools/trainer/compute/gpu/cublaslt_library.h"
 #include "tools/trainer/compute/gpu/cublaslt_products_cuda.h"
 #include "tools/trainer/compute/gpu/device.h"
@@ -27,13 +28,17 @@ namespace spillway::trainer::gpu {
 
 class CudaDevice final : public Device {
  public:
-  // `index`: of the GPU, on which the engine created `stream`. Allocates the workspace of products
-  // and opens the library. NotFound: there is no driver or no such GPU. ResourceExhausted: no room.
+  // Allocates the workspace of products on GPU `index`, and opens the library. ResourceExhausted:
+  // no room. OpenCudaDevice (cuda_device.h) checks first that there is such a GPU.
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Create(int index,
-                                                            std::unique_ptr<Stream> stream,
                                                             const CublasLtLibrary& library);
   ~CudaDevice() override;
 
+  spillway::Device tier() const override { return spillway::Device::Cuda(index_); }
+  ComputedBy computed_by() const override;
+  absl::StatusOr<uint64_t> FreeBytes() override;
+  double PeakFlops(DType operands) override;
+  void Use(std::unique_ptr<Stream> stream) override { stream_ = std::move(stream); }
   Stream* stream() override { return stream_.get(); }
   absl::StatusOr<std::byte*> Allocate(uint64_t size_bytes) override;
   absl::StatusOr<std::byte*> AllocateHost(uint64_t size_bytes) override;
@@ -46,24 +51,25 @@ class CudaDevice final : public Device {
 
   absl::Status Choose(const ProductCall& call) override;
   absl::Status Multiply(const ProductCall& call, const void* a, const void* b, void* d) override;
-  absl::Status Synchronize() override { return stream_->Synchronize(); }
-
-  // A line for each shape of a product (CublasLtProducts::Algorithms).
-  std::vector<std::string> Algorithms() const { return products_->Algorithms(); }
+  absl::Status Synchronize() override;
+  int64_t waits() const override { return waits_; }
 
  private:
-  CudaDevice(int index, std::unique_ptr<Stream> stream)
-      : index_(index), stream_(std::move(stream)) {}
+  CudaDevice(int index, const CublasLtLibrary& library) : index_(index), library_(library) {}
 
   template <class Kernel>
   absl::Status Run(const char* name, const Kernel& kernel);
   cudaStream_t native() const { return static_cast<cudaStream_t>(stream_->native_handle()); }
 
   const int index_;
-  const std::unique_ptr<Stream> stream_;
+  const CublasLtLibrary library_;
+  std::string name_;  // with its compute capability
+  std::unique_ptr<Stream> stream_;
   std::vector<std::byte*> memory_;
   std::vector<std::byte*> host_memory_;
+  std::byte* workspace_ = nullptr;  // of products
   std::unique_ptr<CublasLtProducts> products_;
+  int64_t waits_ = 0;
 };
 
 }  // namespace spillway::trainer::gpu

@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The seam below GpuCompute: what it needs of a GPU. All work goes onto one stream of the engine,
-// in the order of the calls, and the caller runs ahead of it. CudaDevice is a GPU; EmulatedDevice
-// runs the same kernels and the same products on the engine's host device.
+// The seam below GpuCompute: what it needs of a GPU. It is opened, and gets its memory and its
+// algorithms, before an engine takes what is left of the GPU's memory. Then all work goes onto one
+// stream of that engine, in the order of the calls, and the caller runs ahead of it. CudaDevice is
+// a GPU; EmulatedDevice runs the same kernels and the same products on the engine's host device.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_COMPUTE_GPU_DEVICE_H_
 #define SPILLWAY_TOOLS_TRAINER_COMPUTE_GPU_DEVICE_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "spillway/stream.h"
+#include "spillway/types.h"
+#include "tools/trainer/compute/computed_by.h"
 #include "tools/trainer/compute/gpu/kernels.h"
 #include "tools/trainer/compute/gpu/product_call.h"
 
@@ -24,13 +28,29 @@ class Device {
  public:
   virtual ~Device() = default;
 
-  // The stream on which everything below runs. Leases that the work uses are taken on it.
-  virtual Stream* stream() = 0;
+  // --- Before an engine opens ---
 
+  // Where the engine's device tier must lie: on this GPU, or on the host if it is emulated.
+  virtual spillway::Device tier() const = 0;
+  virtual ComputedBy computed_by() const = 0;
+  // The device's memory that nothing has taken yet; kUnlimited: nothing limits it but the host's.
+  virtual absl::StatusOr<uint64_t> FreeBytes() = 0;
+  // Measures the operations a second of a large square product with such operands. 0: that says
+  // nothing here.
+  virtual double PeakFlops(DType operands) = 0;
+  // Chooses the algorithm of a product, unless it has one. Unimplemented: there is none.
+  virtual absl::Status Choose(const ProductCall& call) = 0;
   // Allocates memory of the device, aligned to 256 bytes, and host memory for copies. It lasts as
   // long as this object. ResourceExhausted if there is no room.
   virtual absl::StatusOr<std::byte*> Allocate(uint64_t size_bytes) = 0;
   virtual absl::StatusOr<std::byte*> AllocateHost(uint64_t size_bytes) = 0;
+
+  // --- On an engine's stream ---
+
+  // Takes the stream on which everything below runs. Called once.
+  virtual void Use(std::unique_ptr<Stream> stream) = 0;
+  // Leases that the work uses are taken on it; null before Use.
+  virtual Stream* stream() = 0;
 
   // Copies between the device and memory of AllocateHost, which must stay as it is, or is not
   // defined, until Synchronize returns. From other host memory the call may wait.
@@ -42,14 +62,14 @@ class Device {
   SPILLWAY_TRAINER_KERNELS(SPILLWAY_DECLARE_LAUNCH)
 #undef SPILLWAY_DECLARE_LAUNCH
 
-  // Chooses the algorithm of a product, unless it has one. Unimplemented: there is none.
-  virtual absl::Status Choose(const ProductCall& call) = 0;
   // Launches a product. The addresses are those of the first elements of call.a, call.b and call.d.
   // Chooses its algorithm if that was not done before.
   virtual absl::Status Multiply(const ProductCall& call, const void* a, const void* b, void* d) = 0;
 
   // Waits until everything that was launched has run, and returns the first failure.
   virtual absl::Status Synchronize() = 0;
+  // How often it has waited.
+  virtual int64_t waits() const = 0;
 };
 
 }  // namespace spillway::trainer::gpu

@@ -62,11 +62,9 @@ void EvaluateProduct(const ProductCall& call, const void* a, const void* b, void
   }
 }
 
-EmulatedDevice::EmulatedDevice(std::unique_ptr<Stream> stream, uint64_t seed)
-    : stream_(std::move(stream)), seed_(seed) {}
-
 // The emulator ends on the thread that made it.
 EmulatedDevice::~EmulatedDevice() {
+  if (stream_ == nullptr) return;
   (void)stream_->Launch([this] { emulator_.reset(); });
   (void)stream_->Synchronize();
 }
@@ -75,7 +73,31 @@ void EmulatedDevice::Freed::operator()(std::byte* memory) const {
   ::operator delete(memory, kMemoryAlignment);
 }
 
+ComputedBy EmulatedDevice::computed_by() const {
+  ComputedBy by = {.gpu = limits_.name, .library = "products as they are defined"};
+  for (const ProductCall& call : chosen_)
+    by.algorithms.push_back(absl::StrCat(Name(call), ": in the order of k"));
+  return by;
+}
+
+absl::StatusOr<uint64_t> EmulatedDevice::FreeBytes() {
+  return limits_.free_bytes == kUnlimited
+             ? kUnlimited
+             : limits_.free_bytes - std::min(limits_.free_bytes, taken_bytes_);
+}
+
+absl::Status EmulatedDevice::Choose(const ProductCall& call) {
+  chosen_.insert(call);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::byte*> EmulatedDevice::Allocate(uint64_t size_bytes) {
+  SPILLWAY_ASSIGN_OR_RETURN(std::byte* const taken, AllocateHost(size_bytes));
+  taken_bytes_ += size_bytes;
+  return taken;
+}
+
+absl::StatusOr<std::byte*> EmulatedDevice::AllocateHost(uint64_t size_bytes) {
   void* const taken = ::operator new(size_bytes, kMemoryAlignment, std::nothrow);
   if (taken == nullptr) {
     return absl::ResourceExhaustedError(
@@ -86,21 +108,24 @@ absl::StatusOr<std::byte*> EmulatedDevice::Allocate(uint64_t size_bytes) {
   return memory_.back().get();
 }
 
-absl::StatusOr<std::byte*> EmulatedDevice::AllocateHost(uint64_t size_bytes) {
-  return Allocate(size_bytes);
+// A lost device runs nothing any more.
+absl::Status EmulatedDevice::LaunchWork(std::function<void()> work) {
+  if (launches_ >= limits_.launches) return absl::AbortedError("the emulated GPU was lost");
+  ++launches_;
+  return stream_->Launch(std::move(work));
 }
 
 absl::Status EmulatedDevice::CopyToDevice(const void* from, uint64_t size_bytes, std::byte* to) {
-  return stream_->Launch([=] { std::memcpy(to, from, size_bytes); });
+  return LaunchWork([=] { std::memcpy(to, from, size_bytes); });
 }
 
 absl::Status EmulatedDevice::CopyToHost(const std::byte* from, uint64_t size_bytes, void* to) {
-  return stream_->Launch([=] { std::memcpy(to, from, size_bytes); });
+  return LaunchWork([=] { std::memcpy(to, from, size_bytes); });
 }
 
 template <class Kernel>
 absl::Status EmulatedDevice::Run(const char* name, const Kernel& kernel) {
-  return stream_->Launch([this, name, kernel] {
+  return LaunchWork([this, name, kernel] {
     if (emulator_ == nullptr) emulator_ = std::make_unique<simt::Emulator>(seed_);
     const std::vector<std::string> reports = emulator_->Launch(kernel);
     if (report_.empty() && !reports.empty()) report_ = absl::StrCat(name, ", ", reports.front());
@@ -115,7 +140,8 @@ SPILLWAY_TRAINER_KERNELS(SPILLWAY_DEFINE_LAUNCH)
 absl::Status EmulatedDevice::Multiply(const ProductCall& call, const void* a, const void* b,
                                       void* d) {
   products_.insert(call);
-  return stream_->Launch([=] { EvaluateProduct(call, a, b, d); });
+  chosen_.insert(call);
+  return LaunchWork([=] { EvaluateProduct(call, a, b, d); });
 }
 
 absl::Status EmulatedDevice::Synchronize() {

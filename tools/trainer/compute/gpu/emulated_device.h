@@ -10,14 +10,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "spillway/stream.h"
+#include "spillway/types.h"
 #include "src/simt/emulated_block.h"
 #include "tools/trainer/compute/gpu/device.h"
 #include "tools/trainer/compute/gpu/product_call.h"
@@ -30,11 +33,24 @@ void EvaluateProduct(const ProductCall& call, const void* a, const void* b, void
 
 class EmulatedDevice final : public Device {
  public:
+  // What a GPU may have and lack.
+  struct Limits {
+    uint64_t free_bytes = kUnlimited;
+    int64_t launches = INT64_MAX;  // after which the device is lost
+    std::string name = "an emulated GPU";
+  };
   // `seed`: of the order in which blocks and threads run. Memory is taken with all bits set: as
   // numbers, NaN.
-  EmulatedDevice(std::unique_ptr<Stream> stream, uint64_t seed);
+  explicit EmulatedDevice(uint64_t seed) : EmulatedDevice(seed, Limits()) {}
+  EmulatedDevice(uint64_t seed, const Limits& limits) : seed_(seed), limits_(limits) {}
   ~EmulatedDevice() override;
 
+  spillway::Device tier() const override { return spillway::Device::Host(); }
+  ComputedBy computed_by() const override;
+  absl::StatusOr<uint64_t> FreeBytes() override;
+  double PeakFlops(DType /*operands*/) override { return 0; }
+  absl::Status Choose(const ProductCall& call) override;
+  void Use(std::unique_ptr<Stream> stream) override { stream_ = std::move(stream); }
   Stream* stream() override { return stream_.get(); }
   absl::StatusOr<std::byte*> Allocate(uint64_t size_bytes) override;
   absl::StatusOr<std::byte*> AllocateHost(uint64_t size_bytes) override;
@@ -45,13 +61,13 @@ class EmulatedDevice final : public Device {
   SPILLWAY_TRAINER_KERNELS(SPILLWAY_DEFINE_LAUNCH)
 #undef SPILLWAY_DEFINE_LAUNCH
 
-  absl::Status Choose(const ProductCall& /*call*/) override { return absl::OkStatus(); }
   absl::Status Multiply(const ProductCall& call, const void* a, const void* b, void* d) override;
   // Internal names what the emulator reported of a kernel.
   absl::Status Synchronize() override;
 
-  // How often the caller waited, and which products it launched.
-  int waits() const { return waits_; }
+  int64_t waits() const override { return waits_; }
+
+  // Which products were launched.
   const std::set<ProductCall>& products() const { return products_; }
 
  private:
@@ -61,11 +77,16 @@ class EmulatedDevice final : public Device {
 
   template <class Kernel>
   absl::Status Run(const char* name, const Kernel& kernel);
+  absl::Status LaunchWork(std::function<void()> work);
 
-  const std::unique_ptr<Stream> stream_;
   const uint64_t seed_;
+  const Limits limits_;
+  std::unique_ptr<Stream> stream_;
   std::vector<std::unique_ptr<std::byte, Freed>> memory_;
-  int waits_ = 0;
+  uint64_t taken_bytes_ = 0;
+  int64_t launches_ = 0;
+  int64_t waits_ = 0;
+  std::set<ProductCall> chosen_;
   std::set<ProductCall> products_;
 
   // Used on the stream's thread; by others after a Synchronize.

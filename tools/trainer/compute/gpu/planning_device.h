@@ -8,11 +8,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <set>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "spillway/stream.h"
+#include "spillway/types.h"
 #include "tools/trainer/compute/gpu/device.h"
 #include "tools/trainer/compute/gpu/product_call.h"
 
@@ -27,7 +30,13 @@ class PlanningDevice final : public Device {
   };
   explicit PlanningDevice(Record* record) : record_(record) {}
 
+  spillway::Device tier() const override { return spillway::Device::Host(); }
+  ComputedBy computed_by() const override { return {}; }
+  absl::StatusOr<uint64_t> FreeBytes() override { return kUnlimited; }
+  double PeakFlops(DType /*operands*/) override { return 0; }
+  void Use(std::unique_ptr<Stream> /*stream*/) override {}
   Stream* stream() override { return nullptr; }
+  int64_t waits() const override { return 0; }
 
   absl::StatusOr<std::byte*> Allocate(uint64_t size_bytes) override {
     const uint64_t address = kFirstAddress + record_->device_bytes;

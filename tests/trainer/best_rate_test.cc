@@ -2,7 +2,7 @@
 //
 // Tests how long the peak of the machine is measured, on times of rounds that the test gives.
 
-#include "tools/trainer/flops.h"
+#include "tools/trainer/compute/best_rate.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What computes a model for the command: the host's threads, or the GPU of --device. A GPU is
+// opened, and its scratch and algorithms are taken, before an engine takes the rest of its memory.
+
+#ifndef SPILLWAY_TOOLS_SPILLWAY_TRAIN_COMPUTING_H_
+#define SPILLWAY_TOOLS_SPILLWAY_TRAIN_COMPUTING_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "spillway/engine.h"
+#include "spillway/thread_pool.h"
+#include "tools/hf/config.h"
+#include "tools/spillway/train/engine_flags.h"
+#include "tools/trainer/compute/compute.h"
+#include "tools/trainer/compute/gpu_compute.h"
+#include "tools/trainer/model.h"
+
+namespace spillway::command {
+
+// Prepares the GPU of the flags; null on the host. Then sets the flags' device to where the
+// engine's device tier must lie, and says on stderr what computes. Unimplemented: see OpenGpu.
+// ResourceExhausted: the GPU has no room for scratch beside the budget.
+absl::StatusOr<std::unique_ptr<trainer::GpuCompute>> PrepareGpu(
+    EngineFlags* flags, const hf::ModelConfig& config, const trainer::ModelOptions& options);
+
+// Begins to compute over an engine: on the GPU, or if that is null on the pool.
+absl::StatusOr<std::unique_ptr<trainer::Compute>> BeginComputing(
+    std::unique_ptr<trainer::GpuCompute> gpu, Engine* engine, ThreadPool* pool);
+
+}  // namespace spillway::command
+
+#endif  // SPILLWAY_TOOLS_SPILLWAY_TRAIN_COMPUTING_H_
