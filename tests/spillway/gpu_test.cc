@@ -176,6 +176,11 @@ TEST(GpuRuns, SayWhatIsMissing) {
   const Ended no_such = RunEmulated(training.Train(2) + Arguments{"--device", "cuda:1"});
   EXPECT_EQ(no_such.exit_code, 3);
   EXPECT_THAT(no_such.err, HasSubstr("--device cuda:1: there is no such GPU"));
+  if (!std::filesystem::exists("/dev/nvidia0")) {
+    const Ended no_gpu = RunCommand(training.Train(2) + kOnGpu);
+    EXPECT_EQ(no_gpu.exit_code, 3);
+    EXPECT_THAT(no_gpu.err, HasSubstr("--device cuda:0: this "));
+  }
   const Ended for_host = RunEmulated(training.Train(2) + Arguments{"--cublaslt", "libx.so"});
   EXPECT_EQ(for_host.exit_code, 2);
   EXPECT_THAT(for_host.err, HasSubstr("--cublaslt is for a GPU; give --device cuda too"));

@@ -322,14 +322,6 @@ TEST(Usage, AMicroBatchBeyondReasonIsRefused) {
   EXPECT_THAT(ended.err, HasSubstr("--accumulate"));
 }
 
-TEST(Usage, CudaIsWhatThisMachineCannot) {
-  const Ended ended =
-      RunCommand({"train", "--model", "m", "--data", "d", "--steps", "1", "--device", "cuda"});
-  EXPECT_EQ(ended.exit_code, 3);
-  EXPECT_THAT(ended.err, HasSubstr("--device cuda"));
-  EXPECT_EQ(RunCommand({"eval", "--model", "m", "--data", "d", "--device", "cuda:0"}).exit_code, 3);
-}
-
 TEST(Usage, ADeviceIsHostOrCuda) {
   for (const char* device : {"gpu", "cuda:", "cuda:-1", "cuda:1x", "cuda:99999999999"}) {
     const Ended ended = RunCommand({"train", "--device", device});
