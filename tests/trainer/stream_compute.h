@@ -31,6 +31,7 @@ class StreamCompute final : public Compute {
   std::optional<ComputedBy> computed_by() const override { return std::nullopt; }
   int64_t waits() const override { return waits_; }
   double PeakFlops() override { return 0; }
+  double CopyRate() override { return 0; }
   DType StoredAs(DType rounded) const override { return host_->StoredAs(rounded); }
   uint64_t NormWorkBytes(NormKind kind, int64_t rows, int64_t width) const override {
     return host_->NormWorkBytes(kind, rows, width);

@@ -61,6 +61,9 @@ MAY_INCLUDE = {
                                        "tools/spillway/step", "tools/trainer/compute"},
     # Asks with the recipe of train's flags.
     "tools/spillway/plan": COMMAND | {"tools/spillway/command", "tools/spillway/machine", "tools/spillway/step", "tools/spillway/train"},
+    # Trains models by name.
+    "tools/spillway/bench/train": COMMAND | {"tools/spillway/command", "tools/spillway/bench", "tools/spillway/plan",
+                                             "tools/spillway/step", "tools/spillway/train", "tools/trainer/compute"},
     # Lays out the tensors of a question's model.
     "tools/spillway/capacity": COMMAND | {"tools/spillway/command", "tools/spillway/plan", "tools/spillway/train"},
     "tools/spillway/doctor": COMMAND | {"tools/spillway/command", "tools/spillway/store", "tools/trainer/compute/gpu"},  # reports on a store

@@ -7,12 +7,14 @@
 namespace spillway::command {
 
 void AddBenchCommand(CLI::App* app, Run* run) {
-  CLI::App* bench = AddCommand(app, "bench",
-                               "Measure this machine: 'bench io' its disks, 'bench tiers' "
-                               "the way to the device, 'bench update' the optimizer.");
+  CLI::App* bench =
+      AddCommand(app, "bench",
+                 "Measure this machine: 'bench io' its disks, 'bench tiers' "
+                 "the way to the device, 'bench update' the optimizer, 'bench train' whole steps.");
   AddBenchIoCommand(bench, run);
   AddBenchTiersCommand(bench, run);
   AddBenchUpdateCommand(bench, run);
+  AddBenchTrainCommand(bench, run);
 }
 
 }  // namespace spillway::command

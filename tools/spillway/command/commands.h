@@ -22,6 +22,7 @@ void AddBenchCommand(CLI::App* app, Run* run);
 void AddBenchIoCommand(CLI::App* bench, Run* run);
 void AddBenchTiersCommand(CLI::App* bench, Run* run);
 void AddBenchUpdateCommand(CLI::App* bench, Run* run);
+void AddBenchTrainCommand(CLI::App* bench, Run* run);
 void AddPlanCommand(CLI::App* app, Run* run);
 void AddSimulateCommand(CLI::App* app, Run* run);
 void AddCapacityCommand(CLI::App* app, Run* run);

@@ -97,8 +97,8 @@ std::vector<std::string> WhatTrainsToday(const Question& question) {
                                     model.config->dropout_key, model.config->dropout));
   }
   notes.push_back(
-      "the trainer computes on the CPU today, and spillway.torch on the GPU: seconds are what this "
-      "GPU's rates allow");
+      "no GPU has run the trainer's --device cuda yet, and spillway.torch has run on one: seconds "
+      "are what this GPU's rates allow");
   if (question.hardware.gpu.dram_bytes > 0)
     notes.push_back("all GPUs count as one; spillway.torch divides a model among ranks");
   return notes;

@@ -12,7 +12,7 @@
 namespace spillway::command {
 namespace {
 
-constexpr std::array<ModelPreset, 9> kPresets = {{
+constexpr std::array<ModelPreset, 10> kPresets = {{
     {.name = "1.1B",
      .title = "TinyLlama 1.1B",
      .published_parameters = 1.1e9,
@@ -23,6 +23,18 @@ constexpr std::array<ModelPreset, 9> kPresets = {{
        "tie_word_embeddings": false})",
      .differs = "",
      .source = "Zhang et al., TinyLlama (2024), table 1"},
+    {.name = "3.2B",
+     .title = "Llama 3.2 3B",
+     .published_parameters = 3.21e9,
+     .config = R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"],
+       "hidden_act": "silu", "vocab_size": 128256, "hidden_size": 3072, "intermediate_size": 8192,
+       "num_hidden_layers": 28, "num_attention_heads": 24, "num_key_value_heads": 8,
+       "head_dim": 128, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+       "rope_theta": 500000.0, "rope_scaling": {"rope_type": "llama3", "factor": 32.0,
+       "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+       "original_max_position_embeddings": 8192}, "tie_word_embeddings": true})",
+     .differs = "",
+     .source = "Llama 3.2 3B's config.json and model card (2024)"},
     {.name = "7B",
      .title = "Llama 2 7B",
      .published_parameters = 6.74e9,

@@ -29,6 +29,7 @@ class CountingCompute final : public trainer::DryCompute {
   double forward_seconds() const { return forward_seconds_; }
   double backward_seconds() const { return backward_seconds_; }
   double flops() const { return flops_; }  // of products and attention
+  double bytes() const { return bytes_; }  // of operands and results
   uint64_t scratch_bytes() const override { return scratch_bytes_; }
 
   // A device keeps what is rounded in its own type.
@@ -151,9 +152,13 @@ class CountingCompute final : public trainer::DryCompute {
     return static_cast<double>((tile.rows + rows - 1) / rows);
   }
   void Take(double seconds) { (is_backward_ ? backward_seconds_ : forward_seconds_) += seconds; }
-  void Move(double bytes) { Take(bytes / rates_.bytes_per_second); }
+  void Move(double bytes) {
+    bytes_ += bytes;
+    Take(bytes / rates_.bytes_per_second);
+  }
   void Compute(double flops, DType operands, double bytes) {
     flops_ += flops;
+    bytes_ += bytes;
     const double rate = operands == DType::kF32 ? rates_.flops_fp32 : rates_.flops_16bit;
     Take(std::max(flops / rate, bytes / rates_.bytes_per_second));
   }
@@ -161,7 +166,7 @@ class CountingCompute final : public trainer::DryCompute {
   const ComputeRates rates_;
   const int64_t tile_elements_;
   bool is_backward_ = false;
-  double forward_seconds_ = 0, backward_seconds_ = 0, flops_ = 0;
+  double forward_seconds_ = 0, backward_seconds_ = 0, flops_ = 0, bytes_ = 0;
   uint64_t scratch_bytes_ = 0;
 };
 

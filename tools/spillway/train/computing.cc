@@ -46,10 +46,14 @@ absl::StatusOr<std::unique_ptr<trainer::GpuCompute>> PrepareGpu(
     return OfDevice(index, prepared, "; use a smaller --device-bytes, --seq or --batch");
   }
   if (!prepared.ok()) return OfDevice(index, prepared);
-  const trainer::ComputedBy by = *gpu->computed_by();
-  absl::FPrintF(stderr, "note: computes on %s, with %s\n", by.gpu, by.library);
   flags->device = gpu->tier();
   return gpu;
+}
+
+void TellWhatComputes(const trainer::GpuCompute* gpu) {
+  if (gpu == nullptr) return;
+  const trainer::ComputedBy by = *gpu->computed_by();
+  absl::FPrintF(stderr, "note: computes on %s, with %s\n", by.gpu, by.library);
 }
 
 absl::StatusOr<std::unique_ptr<trainer::Compute>> BeginComputing(

@@ -20,10 +20,13 @@
 namespace spillway::command {
 
 // Prepares the GPU of the flags; null on the host. Then sets the flags' device to where the
-// engine's device tier must lie, and says on stderr what computes. Unimplemented: see OpenGpu.
-// ResourceExhausted: the GPU has no room for scratch beside the budget.
+// engine's device tier must lie. Unimplemented: see OpenGpu. ResourceExhausted: the GPU has no room
+// for scratch beside the budget.
 absl::StatusOr<std::unique_ptr<trainer::GpuCompute>> PrepareGpu(
     EngineFlags* flags, const hf::ModelConfig& config, const trainer::ModelOptions& options);
+
+// Says on stderr which GPU computes, if one does.
+void TellWhatComputes(const trainer::GpuCompute* gpu);
 
 // Begins to compute over an engine: on the GPU, or if that is null on the pool.
 absl::StatusOr<std::unique_ptr<trainer::Compute>> BeginComputing(

@@ -71,6 +71,7 @@ absl::StatusOr<InferenceModel> LoadForInference(const InferenceFlags& flags,
 
   EngineFlags engine_flags = flags.engine;
   SPILLWAY_ASSIGN_OR_RETURN(auto gpu, PrepareGpu(&engine_flags, config, options));
+  TellWhatComputes(gpu.get());
   InferenceModel loaded;
   SPILLWAY_ASSIGN_OR_RETURN(loaded.engine,
                             OpenEngine(engine_flags, OpenMode::kScratch, need, stop));

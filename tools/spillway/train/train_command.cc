@@ -536,6 +536,7 @@ absl::Status RunTrain(TrainFlags flags) {
   SPILLWAY_RETURN_IF_ERROR(CheckPlaces(flags, inputs.config, need));
   SPILLWAY_ASSIGN_OR_RETURN(auto gpu,
                             PrepareGpu(&flags.engine, inputs.config, flags.trainer.model));
+  TellWhatComputes(gpu.get());
   SPILLWAY_RETURN_IF_ERROR(CheckWeights(flags, inputs));
   SPILLWAY_ASSIGN_OR_RETURN(RunOutputs outputs, RunOutputs::Open(flags.outputs));
   SPILLWAY_RETURN_IF_ERROR(CheckStoreOfLog(flags, outputs));

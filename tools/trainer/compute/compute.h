@@ -197,6 +197,8 @@ class Compute {
   // Measures the operations a second of a product alone, for some hundredths of a second. 0: that
   // says nothing here. Called before Reserve.
   virtual double PeakFlops() = 0;
+  // Likewise the bytes a second that a copy from device memory to device memory reads and writes.
+  virtual double CopyRate() = 0;
 
   // --- Scratch ---
 

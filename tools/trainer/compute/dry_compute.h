@@ -23,6 +23,7 @@ class DryCompute : public Compute {
   std::optional<ComputedBy> computed_by() const override { return std::nullopt; }
   int64_t waits() const override { return 0; }
   double PeakFlops() override { return 0; }
+  double CopyRate() override { return 0; }
 
   DType StoredAs(DType /*rounded*/) const override { return DType::kF32; }
   uint64_t NormWorkBytes(NormKind /*kind*/, int64_t /*rows*/, int64_t /*width*/) const override {

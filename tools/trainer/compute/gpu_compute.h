@@ -55,6 +55,7 @@ class GpuCompute : public Compute {
   std::optional<ComputedBy> computed_by() const override { return device_->computed_by(); }
   int64_t waits() const override { return device_->waits(); }
   double PeakFlops() override { return peak_flops_; }
+  double CopyRate() override { return copy_rate_; }
 
   DType StoredAs(DType rounded) const override { return rounded; }
   uint64_t NormWorkBytes(NormKind /*kind*/, int64_t /*rows*/, int64_t /*width*/) const override {
@@ -154,6 +155,7 @@ class GpuCompute : public Compute {
   uint64_t scratch_bytes_ = 0;
   uint64_t prepared_bytes_ = 0;
   double peak_flops_ = 0;
+  double copy_rate_ = 0;
 
   // On the device.
   std::byte* base_ = nullptr;  // of everything

@@ -90,6 +90,8 @@ uint64_t HostCompute::SoftmaxBytes(int64_t tokens) const {
 
 double HostCompute::PeakFlops() { return MeasurePeakFlops(pool_); }
 
+double HostCompute::CopyRate() { return MeasureCopyRate(pool_); }
+
 absl::StatusOr<std::byte*> HostCompute::Reserve(const ScratchNeeds& needs) {
   std::byte* views = nullptr;
   const auto bind = [&](ScratchLayout layout) {

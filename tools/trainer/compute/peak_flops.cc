@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "tools/trainer/compute/best_rate.h"
@@ -24,6 +25,22 @@ double MeasurePeakFlops(ThreadPool* pool) {
     pool->ParallelFor(pool->num_threads(), [&](int64_t thread) {
       Multiply({kSide, kSide, kSide}, Plain(a.data(), kSide), Plain(b.data(), kSide),
                Into::kOverwrite, c.data() + thread * kSide * kSide, kSide);
+    });
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  });
+}
+
+double MeasureCopyRate(ThreadPool* pool) {
+  using Clock = std::chrono::steady_clock;
+  constexpr size_t kBytes = size_t{64} << 20;  // of a thread
+  std::vector<std::vector<std::byte>> from(static_cast<size_t>(pool->num_threads()),
+                                           std::vector<std::byte>(kBytes));
+  auto to = from;
+  return BestRate(2.0 * kBytes * pool->num_threads(), [&] {
+    const Clock::time_point start = Clock::now();
+    pool->ParallelFor(pool->num_threads(), [&](int64_t thread) {
+      const auto i = static_cast<size_t>(thread);
+      std::memcpy(to[i].data(), from[i].data(), kBytes);
     });
     return std::chrono::duration<double>(Clock::now() - start).count();
   });

@@ -11,6 +11,10 @@ namespace spillway::trainer {
 // BestRate does (best_rate.h). REQUIRES: BLAS is loaded.
 double MeasurePeakFlops(ThreadPool* pool);
 
+// Measures the bytes per second that all threads of the pool read and write together when they copy
+// memory that no cache holds.
+double MeasureCopyRate(ThreadPool* pool);
+
 }  // namespace spillway::trainer
 
 #endif  // SPILLWAY_TOOLS_TRAINER_COMPUTE_PEAK_FLOPS_H_

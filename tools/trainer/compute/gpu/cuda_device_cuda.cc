@@ -44,50 +44,61 @@ std::string NameOf(const cudaDeviceProp& gpu) {
   return absl::StrCat(gpu.name, ", compute capability ", gpu.major, ".", gpu.minor);
 }
 
-// The rate of products of square matrices on the current device, in a tenth of a second; 0 if one
-// of the calls fails.
-double SquareRate(const CublasLtLibrary& library, std::byte* workspace, DType operands) {
-  constexpr int64_t kSide = 4096;
-  constexpr int kRepeats = 8;
-  constexpr uint64_t kMostBytes = uint64_t{kSide} * kSide * sizeof(float);
-  const auto matrix = [&](DType type) {
-    return RowMajor{
-        .view = {
-            .stored = type, .rounded = type, .rows = kSide, .columns = kSide, .stride = kSide}};
-  };
-  const auto call = CallOf({.a = matrix(operands), .b = matrix(operands), .d = matrix(operands)});
-  auto products = CublasLtProducts::Create(library, workspace);
-  if (!call.ok() || !products.ok() || !(*products)->Choose(*call).ok()) return 0;
+// Measures the best rate of `work`, which launches `operations` on a stream and returns whether it
+// could; it has `size_bytes` of the current device. 0 if a call fails.
+template <class Work>
+double RateOf(double operations, uint64_t size_bytes, const Work& work) {
   void* memory = nullptr;
   cudaStream_t stream = nullptr;
   cudaEvent_t begin = nullptr, end = nullptr;
+  bool is_good = cudaMalloc(&memory, size_bytes) == cudaSuccess &&
+                 cudaMemset(memory, 0, size_bytes) == cudaSuccess &&
+                 cudaStreamCreate(&stream) == cudaSuccess &&
+                 cudaEventCreate(&begin) == cudaSuccess && cudaEventCreate(&end) == cudaSuccess;
   double rate = 0;
-  if (cudaMalloc(&memory, 3 * kMostBytes) == cudaSuccess &&
-      cudaMemset(memory, 0, 3 * kMostBytes) == cudaSuccess &&
-      cudaStreamCreate(&stream) == cudaSuccess && cudaEventCreate(&begin) == cudaSuccess &&
-      cudaEventCreate(&end) == cudaSuccess) {
-    auto* const bytes = static_cast<std::byte*>(memory);
-    bool is_good = true;
-    const double found = BestRate(2.0 * kSide * kSide * kSide * kRepeats, [&] {
-      is_good = is_good && cudaEventRecord(begin, stream) == cudaSuccess;
-      for (int i = 0; i < kRepeats; ++i) {
-        is_good =
-            is_good &&
-            (*products)->Run(*call, bytes, bytes + kMostBytes, bytes + 2 * kMostBytes, stream).ok();
-      }
+  if (is_good) {
+    rate = BestRate(operations, [&] {
       float milliseconds = 0;
-      is_good = is_good && cudaEventRecord(end, stream) == cudaSuccess &&
+      is_good = is_good && cudaEventRecord(begin, stream) == cudaSuccess &&
+                work(static_cast<std::byte*>(memory), stream) &&
+                cudaEventRecord(end, stream) == cudaSuccess &&
                 cudaEventSynchronize(end) == cudaSuccess &&
                 cudaEventElapsedTime(&milliseconds, begin, end) == cudaSuccess;
       return is_good ? milliseconds / 1e3 : 1.0;
     });
-    if (is_good) rate = found;
   }
   if (end != nullptr) (void)cudaEventDestroy(end);
   if (begin != nullptr) (void)cudaEventDestroy(begin);
   if (stream != nullptr) (void)cudaStreamDestroy(stream);
   (void)cudaFree(memory);
-  return rate;
+  (void)cudaGetLastError();
+  return is_good ? rate : 0;
+}
+
+// Of products of square matrices on the current device.
+double SquareRate(const CublasLtLibrary& library, std::byte* workspace, DType operands) {
+  constexpr int64_t kSide = 4096;
+  constexpr int kRepeats = 8;
+  constexpr uint64_t kMostBytes = uint64_t{kSide} * kSide * sizeof(float);
+  const RowMajor matrix = {.view = {.stored = operands,
+                                    .rounded = operands,
+                                    .rows = kSide,
+                                    .columns = kSide,
+                                    .stride = kSide}};
+  const auto call = CallOf({.a = matrix, .b = matrix, .d = matrix});
+  const auto products = CublasLtProducts::Create(library, workspace);
+  if (!call.ok() || !products.ok() || !(*products)->Choose(*call).ok()) return 0;
+  return RateOf(2.0 * kSide * kSide * kSide * kRepeats, 3 * kMostBytes,
+                [&](std::byte* memory, cudaStream_t stream) {
+                  bool is_good = true;
+                  for (int i = 0; i < kRepeats && is_good; ++i) {
+                    is_good = (*products)
+                                  ->Run(*call, memory, memory + kMostBytes, memory + 2 * kMostBytes,
+                                        stream)
+                                  .ok();
+                  }
+                  return is_good;
+                });
 }
 
 // Unimplemented unless the GPU can compute.
@@ -157,9 +168,17 @@ absl::StatusOr<uint64_t> CudaDevice::FreeBytes() {
 double CudaDevice::PeakFlops(DType operands) {
   const tiers::DeviceScope scope(index_);
   if (scope.status() != cudaSuccess) return 0;
-  const double rate = SquareRate(library_, workspace_, operands);
-  (void)cudaGetLastError();
-  return rate;
+  return SquareRate(library_, workspace_, operands);
+}
+
+double CudaDevice::CopyRate() {
+  constexpr uint64_t kBytes = uint64_t{256} << 20;
+  const tiers::DeviceScope scope(index_);
+  if (scope.status() != cudaSuccess) return 0;
+  return RateOf(2.0 * kBytes, 2 * kBytes, [&](std::byte* memory, cudaStream_t stream) {
+    return cudaMemcpyAsync(memory + kBytes, memory, kBytes, cudaMemcpyDeviceToDevice, stream) ==
+           cudaSuccess;
+  });
 }
 
 absl::Status CudaDevice::Synchronize() {

@@ -38,6 +38,8 @@ class Device {
   // Measures the operations a second of a large square product with such operands. 0: that says
   // nothing here.
   virtual double PeakFlops(DType operands) = 0;
+  // Measures the bytes a second that a copy within its memory reads and writes; 0: likewise.
+  virtual double CopyRate() = 0;
   // Chooses the algorithm of a product, unless it has one. Unimplemented: there is none.
   virtual absl::Status Choose(const ProductCall& call) = 0;
   // Allocates memory of the device, aligned to 256 bytes, and host memory for copies. It lasts as

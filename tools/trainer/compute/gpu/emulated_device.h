@@ -49,6 +49,7 @@ class EmulatedDevice final : public Device {
   ComputedBy computed_by() const override;
   absl::StatusOr<uint64_t> FreeBytes() override;
   double PeakFlops(DType /*operands*/) override { return 0; }
+  double CopyRate() override { return 0; }
   absl::Status Choose(const ProductCall& call) override;
   void Use(std::unique_ptr<Stream> stream) override { stream_ = std::move(stream); }
   Stream* stream() override { return stream_.get(); }
