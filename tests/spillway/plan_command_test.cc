@@ -19,6 +19,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 Arguments Plan(const Arguments& more) { return Arguments{"plan", "--json"} + more; }
 
@@ -255,6 +256,25 @@ TEST(Plan, NonsenseIsAUsageError) {
     EXPECT_EQ(ended.exit_code, 2) << ::testing::PrintToString(arguments) << ended.out << ended.err;
     EXPECT_FALSE(ended.err.empty());
     EXPECT_TRUE(ended.out.empty()) << ended.out;
+  }
+}
+
+// Measures once, and finds what it measured in the cache.
+TEST(Plan, ForThisMachineIsMeasured) {
+  const TempFolder cache;
+  const std::string before = "XDG_CACHE_HOME=" + cache.path();
+  const Arguments plan = {"plan",        "--model", "1.1B",     "--gpu", "this",
+                          "--precision", "bf16",    "--tokens", "4096",  "--json"};
+  const Ended first = RunInShell(before, plan), again = RunInShell(before, plan);
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_THAT(first.err, HasSubstr("note: measuring this machine"));
+  EXPECT_THAT(again.err, Not(HasSubstr("measuring")));
+  const Json json = again.json();
+  EXPECT_EQ(json["parameters"], 1100048384);
+  EXPECT_THAT(json["today"].dump(), HasSubstr("here the processors compute"));
+  if (json["fits"] == true) {
+    EXPECT_GT(json["step_seconds"], 0);
+    EXPECT_THAT(json["train"].get<std::string>(), Not(HasSubstr("--device cuda")));
   }
 }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "src/base/status_macros.h"
 #include "src/base/view.h"
+#include "tools/spillway/plan/this_machine.h"
 #include "tools/spillway/step/timed_step.h"
 
 namespace spillway::command {
@@ -35,7 +36,10 @@ absl::StatusOr<PlanAnswer> AnswerAtOnce(const Question& question) {
   return answer;
 }
 
-std::string TrainCommandOf(const Question& question) {
+std::string TrainCommandOf(const Question& question, const Fit& fit) {
+  // A GPU's scratch is beside the engine's budget, and so is that of the processors.
+  const bool on_gpu = question.hardware.gpu.name != kThisMachine;
+  const uint64_t device_bytes = question.device_bytes() - fit.workspace_bytes;
   const trainer::ModelOptions& options = question.options;
   std::vector<std::string> folders;
   for (int64_t drive = 0; drive < question.hardware.drives.count && drive < 8; ++drive)
@@ -44,8 +48,8 @@ std::string TrainCommandOf(const Question& question) {
       absl::StrCat("spillway train --model ",
                    question.model.folder.empty() ? "MODEL" : question.model.folder,
                    " --data DATA --store ", absl::StrJoin(folders, ",")),
-      absl::StrFormat("--device-bytes %dMiB --pinned-bytes %dMiB", question.device_bytes() / kMiB,
-                      question.pinned_bytes() / kMiB),
+      absl::StrFormat("%s--device-bytes %dMiB --pinned-bytes %dMiB", on_gpu ? "--device cuda " : "",
+                      device_bytes / kMiB, question.pinned_bytes() / kMiB),
       absl::StrFormat("--seq %d --batch %d --accumulate %d", options.sequence, options.micro_batch,
                       options.accumulate)};
   std::string recipe = absl::StrCat("--precision ", base::View(Name(options.precision)));
@@ -97,8 +101,12 @@ std::vector<std::string> WhatTrainsToday(const Question& question) {
                                     model.config->dropout_key, model.config->dropout));
   }
   notes.push_back(
-      "no GPU has run the trainer's --device cuda yet, and spillway.torch has run on one: seconds "
-      "are what this GPU's rates allow");
+      question.hardware.gpu.name == kThisMachine
+          ? "here the processors compute, and what is called the GPU's memory is an eighth of this "
+            "machine's"
+          : "no GPU has run the trainer's --device cuda yet, and spillway.torch has run on one: "
+            "seconds "
+            "are what this GPU's rates allow");
   if (question.hardware.gpu.dram_bytes > 0)
     notes.push_back("all GPUs count as one; spillway.torch divides a model among ranks");
   return notes;

@@ -42,7 +42,7 @@ absl::StatusOr<Answer> AnswerBySimulation(const Question& question, const Execut
 absl::StatusOr<PlanAnswer> AnswerAtOnce(const Question& question);
 
 // The `train` command of the recipe, with the budgets of the machine.
-std::string TrainCommandOf(const Question& question);
+std::string TrainCommandOf(const Question& question, const Fit& fit);
 
 // What Spillway's trainer computes today of the model and on the device; a sentence each.
 std::vector<std::string> WhatTrainsToday(const Question& question);

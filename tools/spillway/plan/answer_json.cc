@@ -116,7 +116,7 @@ Json ToJson(const Question& question, const PlanWishes& wishes, const PlanAnswer
   if (wear.days > 0) json["drive_life_days"] = wear.days;
   Json& more = json["step_seconds_with"];
   for (const MoreOfOne& one : answer.more) more[std::string(one.key)] = one.seconds;
-  json["train"] = TrainCommandOf(question);
+  json["train"] = TrainCommandOf(question, answer.fit);
   return json;
 }
 

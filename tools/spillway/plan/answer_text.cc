@@ -178,7 +178,7 @@ std::string ToText(const Question& question, const PlanWishes& wishes, const Pla
   absl::StrAppend(&text, answer.cost ? OutlookText(question, wishes, answer) : "\n",
                   LargestText(answer.largest));
   if (answer.fit.fits() && question.model.config)
-    absl::StrAppend(&text, "\n", TrainCommandOf(question), "\n");
+    absl::StrAppend(&text, "\n", TrainCommandOf(question, answer.fit), "\n");
   for (const std::string& note : WhatTrainsToday(question))
     absl::StrAppend(&text, "note: ", note, "\n");
   return text;

@@ -270,7 +270,8 @@ std::string AssumptionsSection(const PlanPage& page) {
     absl::StrAppend(&html, "<li>", EscapeHtml(note), "</li>\n");
   absl::StrAppend(&html, "</ul>\n");
   if (page.answer.fit.fits() && page.question.model.config)
-    absl::StrAppend(&html, Heading("To train it"), Code(TrainCommandOf(page.question)));
+    absl::StrAppend(&html, Heading("To train it"),
+                    Code(TrainCommandOf(page.question, page.answer.fit)));
   return absl::StrCat(html, Heading("This page"), Code(page.command), "<p class=\"note\">",
                       EscapeHtml(page.version), ". It loads nothing and has no script.</p>\n");
 }
