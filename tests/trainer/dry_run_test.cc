@@ -31,6 +31,8 @@
 #include "tools/hf/model_types.h"
 #include "tools/trainer/compute/host_compute.h"
 #include "tools/trainer/master_weights.h"
+#include "tools/trainer/parameter_groups.h"
+#include "tools/trainer/parameters.h"
 #include "tools/trainer/updates.h"
 
 namespace spillway::trainer {
@@ -56,21 +58,34 @@ std::vector<std::pair<std::string, hf::ModelConfig>> Models() {
   std::vector<std::pair<std::string, hf::ModelConfig>> models;
   for (const auto& [type, row] : hf::ModelTypes().items()) {
     for (const bool tied : {true, false}) {
-      hf::ModelConfig config = SmallConfig();
-      config.model_type = type;
+      hf::ModelConfig config = SmallConfigOf(type);
       config.vocab_size = 2100;
       config.hidden_size = 33;
       config.intermediate_size = 2003;
       config.max_position_embeddings = 2500;
       config.tie_word_embeddings = tied;
-      for (const auto& [name, kind] : row.at("activation").at("kinds").items())
-        config.activation = kind.get<std::string>();
-      if (!row.at("keys").contains("kv_heads")) config.num_kv_heads = config.num_heads;
-      if (row.contains("window")) config.windows = {5, 0};
       models.emplace_back(absl::StrCat(type, tied ? "Tied" : "Untied"), config);
     }
   }
   return models;
+}
+
+// Shell globs for parameters of a model type, with the names that the table gives them.
+std::string TokensOf(const std::string& type) {
+  const auto& names = hf::ModelTypeOf(type).at("names");
+  return absl::StrCat("*", names.at("tokens").get<std::string>(), ".*");
+}
+std::string FirstBlockOf(const std::string& type) {
+  const auto& names = hf::ModelTypeOf(type).at("names");
+  return absl::StrCat("*", names.at("block").get<std::string>(), ".0.*");
+}
+std::vector<std::string> NormsOf(const std::string& type) {
+  const auto& row = hf::ModelTypeOf(type);
+  std::vector<std::string> globs = {
+      absl::StrCat("*", row.at("names").at("last").get<std::string>(), ".*")};
+  for (const auto& sublayer : row.at("sublayers"))
+    globs.push_back(absl::StrCat("*", sublayer.at("norm").get<std::string>(), ".*"));
+  return globs;
 }
 
 ModelOptions SmallOptions() {
@@ -114,14 +129,29 @@ std::vector<Case> Cases() {
         if (Exists(c.options.rule, c.options.state_format)) cases.push_back(c);
       }
     }
-    Case frozen = {.name = name + "Frozen", .config = config, .options = SmallOptions()};
-    frozen.options.accumulate = 2;
-    frozen.options.groups.frozen = {"*embed*", "*layers.0.*"};
-    cases.push_back(frozen);
-    Case mixed = {.name = name + "Fp32Norms", .config = config, .options = SmallOptions()};
-    mixed.options.precision = Precision::kFp16Amp;
-    mixed.options.groups.fp32 = {"*norm*"};
-    cases.push_back(mixed);
+    for (const Precision precision : {Precision::kFp32, Precision::kFp16Amp, Precision::kBf16}) {
+      for (const auto order : {AccumulationOrder::kMicroBatch, AccumulationOrder::kLayer}) {
+        Case frozen = {.name = absl::StrCat(name, "Frozen", std::string(Name(precision)),
+                                            order == AccumulationOrder::kLayer ? "ByLayer" : ""),
+                       .config = config,
+                       .options = SmallOptions()};
+        frozen.options.precision = precision;
+        frozen.options.gradient_dtype = ElementType(precision);
+        frozen.options.accumulate = 2;
+        frozen.options.accumulation_order = order;
+        frozen.options.groups.frozen = {TokensOf(config.model_type),
+                                        FirstBlockOf(config.model_type)};
+        cases.push_back(frozen);
+      }
+    }
+    for (const Precision precision : {Precision::kFp16Amp, Precision::kBf16}) {
+      Case mixed = {.name = absl::StrCat(name, "Fp32Norms", std::string(Name(precision))),
+                    .config = config,
+                    .options = SmallOptions()};
+      mixed.options.precision = precision;
+      mixed.options.groups.fp32 = NormsOf(config.model_type);
+      cases.push_back(mixed);
+    }
   }
   for (Case& c : cases) std::erase(c.name, '-');
   return cases;
@@ -228,6 +258,21 @@ void ExpectSameEvents(const std::vector<LeaseEvent>& run, const std::vector<Leas
   const auto [at, other] = std::mismatch(run.begin(), run.end(), dry.begin(), dry.end());
   if (at == run.end() || other == dry.end()) return;
   EXPECT_EQ(*at, *other) << "event " << at - run.begin();
+}
+
+TEST(DryRun, TheCasesGroupsAreParametersOfTheirModels) {
+  size_t with_groups = 0;
+  for (const Case& c : Cases()) {
+    std::vector<std::string> names;
+    for (const ParameterShape& shape : ListParameters(c.config)) names.push_back(shape.name);
+    const ParameterGroups& groups = c.options.groups;
+    EXPECT_EQ(FirstWithoutMatch(groups.frozen, names), "") << c.name;
+    EXPECT_EQ(FirstWithoutMatch(groups.fp32, names), "") << c.name;
+    EXPECT_FALSE(std::all_of(names.begin(), names.end(),
+                             [&](const std::string& name) { return groups.IsFrozen(name); }));
+    with_groups += groups == ParameterGroups() ? 0 : 1;
+  }
+  EXPECT_EQ(with_groups, Models().size() * 8);
 }
 
 TEST(DryRun, RecordsWhatATrainingStepLeases) {

@@ -53,17 +53,12 @@ enum class On : uint8_t { kHost, kGpu };
 std::vector<std::pair<std::string, hf::ModelConfig>> Families() {
   std::vector<std::pair<std::string, hf::ModelConfig>> families;
   for (const auto& [type, row] : hf::ModelTypes().items()) {
-    hf::ModelConfig config = SmallConfig();
-    config.model_type = type;
+    hf::ModelConfig config = SmallConfigOf(type);
     config.vocab_size = SPILLWAY_IS_SANITIZED ? 210 : 2100;
     config.hidden_size = 33;
     config.intermediate_size = SPILLWAY_IS_SANITIZED ? 203 : 2003;
     config.max_position_embeddings = 64;
     config.tie_word_embeddings = families.size() % 2 == 0;
-    for (const auto& [name, kind] : row.at("activation").at("kinds").items())
-      config.activation = kind.get<std::string>();
-    if (!row.at("keys").contains("kv_heads")) config.num_kv_heads = config.num_heads;
-    if (row.contains("window")) config.windows = {5, 0};
     families.emplace_back(type, config);
   }
   return families;

@@ -22,6 +22,7 @@
 #include "tests/heap_engine.h"
 #include "tests/trainer/reference_model.h"
 #include "tools/hf/config.h"
+#include "tools/hf/model_types.h"
 #include "tools/trainer/model.h"
 
 namespace spillway::trainer {
@@ -39,6 +40,19 @@ inline hf::ModelConfig SmallConfig() {
   config.rope_theta = 10000.0;
   config.tie_word_embeddings = true;
   config.max_position_embeddings = 512;
+  return config;
+}
+
+// The same sizes for a row of the table of model types. If it has windows, the first layer's is
+// short.
+inline hf::ModelConfig SmallConfigOf(const std::string& type) {
+  const auto& row = hf::ModelTypeOf(type);
+  hf::ModelConfig config = SmallConfig();
+  config.model_type = type;
+  for (const auto& [name, kind] : row.at("activation").at("kinds").items())
+    config.activation = kind.get<std::string>();
+  if (!row.at("keys").contains("kv_heads")) config.num_kv_heads = config.num_heads;
+  if (row.contains("window")) config.windows = {5, 0};
   return config;
 }
 
