@@ -5,7 +5,9 @@ import dataclasses
 import json
 import math
 import os
+import signal
 import subprocess
+import time
 
 import torch
 
@@ -54,17 +56,43 @@ class Result:
     summary: dict = None
 
 
+def spillway_command(recipe, model, data, out):
+    """The words of a run of the command. `out` is a folder for its log and its model."""
+    command = [os.environ["SPILLWAY_COMMAND"], "train", "--model", model, "--data", data, "--save", out / "model",
+               "--log-json", out / "log.jsonl", "--json", "--dropout", "0", *recipe.flags()]
+    return [str(word) for word in command]
+
+
+def read_log(out):
+    """Returns the lines that are whole. A run that was killed may have begun another."""
+    text = (out / "log.jsonl").read_text() if (out / "log.jsonl").exists() else ""
+    return [json.loads(line) for line in text.split("\n")[:-1]]
+
+
 def run_spillway(recipe, model, data, out):
     """Trains with the command. `out` is a folder that must not exist yet."""
     out.mkdir(parents=True)
-    command = [os.environ["SPILLWAY_COMMAND"], "train", "--model", model, "--data", data, "--save", out / "model",
-               "--log-json", out / "log.jsonl", "--json", "--dropout", "0", *recipe.flags()]
-    finished = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                              text=True, check=False)
+    command = spillway_command(recipe, model, data, out)
+    finished = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
     if finished.returncode != 0:
-        raise RuntimeError(f"{' '.join(map(str, command))}\nexited {finished.returncode}:\n{finished.stderr}")
-    log = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-    return Result(log, read_weights(out / "model"), json.loads(finished.stdout))
+        raise RuntimeError(f"{' '.join(command)}\nexited {finished.returncode}:\n{finished.stderr}")
+    return Result(read_log(out), read_weights(out / "model"), json.loads(finished.stdout))
+
+
+def kill_spillway(recipe, model, data, out, lines):
+    """Starts the command, and kills it with SIGKILL as soon as its log has as many lines. Returns the log."""
+    out.mkdir(parents=True)
+    with open(out / "err", "wb") as err:
+        process = subprocess.Popen(spillway_command(recipe, model, data, out), stdout=subprocess.DEVNULL, stderr=err)
+        try:
+            while process.poll() is None and len(read_log(out)) < lines:
+                time.sleep(0.002)
+        finally:
+            process.kill()
+            process.wait()
+    if process.returncode != -signal.SIGKILL:
+        raise RuntimeError(f"it ended by itself with {process.returncode}:\n{(out / 'err').read_text()}")
+    return read_log(out)
 
 
 def run_torch(recipe, model, data, skip=()):
