@@ -86,7 +86,11 @@ class IncludesTest(unittest.TestCase):
     def test_only_compute_includes_the_trainers_kernels(self):
         header = "tools/trainer/kernels/gemm.h"
         self.assert_rejects("tools/trainer/walk.cc", f'#include "{header}"', header)
-        self.assert_rejects("tools/spillway/train/a.cc", f'#include "{header}"', header)
+        for command in ("machine", "step", "train"):
+            self.assert_rejects(f"tools/spillway/{command}/a.cc", f'#include "{header}"', header)
+        holders = {folder for folder, allowed in includes.MAY_INCLUDE.items()
+                   if allowed is not None and "tools/trainer/kernels" in allowed}
+        self.assertEqual(holders, {"tools/trainer/compute"})
         self.assert_accepts("tools/trainer/compute/a.cc", f'#include "{header}"', header)
         self.assert_accepts("tools/trainer/walk.cc", '#include "tools/trainer/compute/view.h"', "tools/trainer/compute/view.h")
 

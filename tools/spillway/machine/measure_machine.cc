@@ -22,7 +22,6 @@
 #include "tools/spillway/bench/update/updated_state.h"
 #include "tools/spillway/machine/machine_profile.h"
 #include "tools/trainer/compute/peak_flops.h"
-#include "tools/trainer/kernels/gemm.h"
 
 namespace spillway::command {
 namespace {
@@ -107,8 +106,7 @@ absl::Status MeasureUpdates(ThreadPool* pool, const std::atomic<bool>& stop,
 absl::Status MeasureAll(const std::string& folder, int threads, const std::atomic<bool>& stop,
                         MachineProfile* profile) {
   ThreadPool pool(threads);
-  SPILLWAY_RETURN_IF_ERROR(trainer::LoadBlas(threads));
-  profile->flops = trainer::MeasurePeakFlops(&pool);
+  SPILLWAY_ASSIGN_OR_RETURN(profile->flops, trainer::MeasurePeakFlops(&pool));
   SPILLWAY_RETURN_IF_ERROR(MeasureMemory(&pool, stop, profile));
   SPILLWAY_RETURN_IF_ERROR(MeasureUpdates(&pool, stop, profile));
   return folder.empty() ? absl::OkStatus() : MeasureDrive(folder, stop, profile);

@@ -88,7 +88,7 @@ uint64_t HostCompute::SoftmaxBytes(int64_t tokens) const {
   return static_cast<uint64_t>(tokens) * sizeof(OnlineSoftmax);
 }
 
-double HostCompute::PeakFlops() { return MeasurePeakFlops(pool_); }
+double HostCompute::PeakFlops() { return *MeasurePeakFlops(pool_); }  // Create has loaded BLAS
 
 double HostCompute::CopyRate() { return MeasureCopyRate(pool_); }
 

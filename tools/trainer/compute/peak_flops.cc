@@ -8,12 +8,14 @@
 #include <cstring>
 #include <vector>
 
+#include "src/base/status_macros.h"
 #include "tools/trainer/compute/best_rate.h"
 #include "tools/trainer/kernels/gemm.h"
 
 namespace spillway::trainer {
 
-double MeasurePeakFlops(ThreadPool* pool) {
+absl::StatusOr<double> MeasurePeakFlops(ThreadPool* pool) {
+  SPILLWAY_RETURN_IF_ERROR(LoadBlas(pool->num_threads()));
   using Clock = std::chrono::steady_clock;
   constexpr int64_t kSide = 384;
   constexpr double kFlops = 2.0 * kSide * kSide * kSide;
