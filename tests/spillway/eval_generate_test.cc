@@ -195,6 +195,23 @@ TEST_F(Generate, InBf16ThroughAStoreGivesTheSame) {
   EXPECT_EQ(tiers.out, RunCommand(GenerateArguments() + bf16).out);
 }
 
+// Dropout is for training alone.
+TEST_F(Generate, ADropoutRateChangesNothingAndHindersNoEvaluation) {
+  const Ended loss = RunCommand(EvalArguments());
+  const Ended tokens = RunCommand(GenerateArguments());
+  ASSERT_EQ(loss.exit_code, 0) << loss.err;
+  ASSERT_EQ(tokens.exit_code, 0) << tokens.err;
+  Json json = ParseJson(ReadFile(config()));
+  json["attention_dropout"] = 0.1;
+  WriteFile(config(), json.dump());
+  const Ended loss_with_rate = RunCommand(EvalArguments());
+  EXPECT_EQ(loss_with_rate.exit_code, 0) << loss_with_rate.err;
+  EXPECT_EQ(loss_with_rate.json()["loss"], loss.json()["loss"]);
+  const Ended tokens_with_rate = RunCommand(GenerateArguments());
+  EXPECT_EQ(tokens_with_rate.exit_code, 0) << tokens_with_rate.err;
+  EXPECT_EQ(tokens_with_rate.out, tokens.out);
+}
+
 TEST_F(Generate, BadPromptsAreRefused) {
   for (const char* tokens : {"64", "-1", "a", "1,2,x", ","}) {
     const Ended ended = RunCommand(GenerateArguments(tokens));

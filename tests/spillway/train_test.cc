@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "tests/spillway/command.h"
 #include "tests/spillway/training.h"
+#include "tools/hf/model_types.h"
 
 namespace spillway::test {
 namespace {
@@ -378,6 +379,38 @@ TEST(Train, WithoutIoUringItSaysSoOrFallsBackAudibly) {
   EXPECT_EQ(json["io"], "posix");
   // There are others where memory cannot be locked or has no huge pages.
   EXPECT_EQ(std::ranges::count_if(json["fallbacks"], NamesIoUring), 1) << json["fallbacks"];
+}
+
+// Each key that gives a rate is named. What is trained and saved without dropout keeps the rates of
+// its configuration, and evaluates and generates.
+TEST(Train, ADropoutRateWantsToBeTurnedOff) {
+  for (const char* type : {"gpt2", "llama"}) {
+    for (const auto& dropout : hf::ModelTypeOf(type).at("dropouts")) {
+      const auto key = dropout.get<std::string>();
+      SCOPED_TRACE(key);
+      const Training training;
+      nlohmann::json config = TinyConfigOf(type);
+      config[key] = 0.1;
+      WriteTinyModel(training.model(), config);
+      const Ended refused = RunCommand(training.TrainInStore(1));
+      EXPECT_EQ(refused.exit_code, 2);
+      EXPECT_THAT(refused.err, HasSubstr(training.model() + "/config.json: " + key + " is 0.1"));
+      EXPECT_THAT(refused.err, HasSubstr("give --dropout 0 to train without it"));
+      EXPECT_FALSE(std::filesystem::exists(training.store()));
+      EXPECT_EQ(RunCommand(training.Train(1) + Arguments{"--dropout", "0.1"}).exit_code, 2);
+      const std::string saved = training / "saved";
+      const Ended trained =
+          RunCommand(training.Train(1) + Arguments{"--dropout", "0", "--save", saved});
+      EXPECT_EQ(trained.exit_code, 0) << trained.err;
+      EXPECT_EQ(ParseJson(ReadFile(saved + "/config.json"))[key], 0.1);
+      const Ended evaluated = RunCommand({"eval", "--model", saved, "--data", training.data(),
+                                          "--seq", "16", "--batches", "2", "--json"});
+      EXPECT_EQ(evaluated.exit_code, 0) << evaluated.err;
+      const Ended generated = RunCommand(
+          {"generate", "--model", saved, "--tokens", "1,8", "--max-tokens", "2", "--seq", "16"});
+      EXPECT_EQ(generated.exit_code, 0) << generated.err;
+    }
+  }
 }
 
 TEST(Train, DataOfAnotherVocabularyIsRefused) {
