@@ -144,6 +144,24 @@ TEST(ModelFolder, RotaryFrequenciesAreSkippedAnywhere) {
   }
 }
 
+TEST(ModelFolder, MasksAreSkippedAndBiasesAreNot) {
+  const TempFolder folder;
+  for (const char* mask : {"h.0.attn.bias", "transformer.h.11.attn.bias", "h.3.attn.masked_bias"}) {
+    WriteFile(folder / kWeightsFile, Scalar(mask, 1.0f));
+    const auto model = ModelFolder::Open(folder.path());
+    ASSERT_THAT(model, IsOk());
+    EXPECT_EQ((*model)->names(), std::vector<std::string>()) << mask;
+    EXPECT_EQ((*model)->Find(mask), nullptr);
+  }
+  for (const char* other : {"h.0.attn.c_attn.bias", "h.0.attn.c_proj.bias", "attn.bias",
+                            "h.0.attn.bias.weight", "h.0.cross_attn.bias"}) {
+    WriteFile(folder / kWeightsFile, Scalar(other, 1.0f));
+    const auto model = ModelFolder::Open(folder.path());
+    ASSERT_THAT(model, IsOk());
+    EXPECT_EQ((*model)->names(), std::vector<std::string>{other});
+  }
+}
+
 TEST(ModelFolder, AnIndexMayNotLeadOutsideItsFolder) {
   const TempFolder folder;
   WriteShards(folder);

@@ -12,11 +12,11 @@ import subprocess
 import unittest
 
 import numpy
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 from tokenizers import AddedToken, Tokenizer
 
-from tool_testing import CONFIG, ToolTest, model_tensors, tool_command, tool_environment
-from tool_testing import write_folder
+from tool_testing import CONFIG, GPT2_CONFIG, ToolTest, gpt2_tensors, model_tensors, tool_command
+from tool_testing import tool_environment, write_folder
 
 _FREQUENCIES = numpy.arange(4, dtype="f4")
 _NORM = "model.norm.weight"
@@ -194,6 +194,65 @@ class SameFoldersTest(ToolTest):
                     self.assert_both_accept()
                 else:
                     self.assert_both_refuse(_NORM)
+
+    def test_gpt2_with_and_without_its_prefix(self):
+        for prefix in ("transformer.", ""):
+            with self.subTest(prefix):
+                tensors = gpt2_tensors(prefix)
+                self.write(tensors, GPT2_CONFIG)
+                self.assert_both_accept()
+                imported = load_file(self.folder / "out/model.safetensors")
+                self.assertEqual(sorted(imported), sorted(tensors))  # the names stay
+                for missing in ("h.1.attn.c_attn.bias", "wpe.weight"):
+                    rest = {**tensors}
+                    del rest[prefix + missing]
+                    self.write(rest, GPT2_CONFIG)
+                    self.assert_both_refuse(prefix + missing)
+                head = tensors[f"{prefix}wte.weight"].copy()  # has no prefix in either
+                self.write({**tensors, "lm_head.weight": head}, GPT2_CONFIG)
+                self.assert_both_accept()
+        mixed = {**gpt2_tensors(), "ln_f.bias": numpy.ones(32, "f4")}
+        self.write(mixed, GPT2_CONFIG)
+        self.assert_both_refuse("ln_f.bias")
+        untied = {**gpt2_tensors(""), "lm_head.weight": numpy.ones((268, 32), "f4")}
+        self.write(untied, {**GPT2_CONFIG, "tie_word_embeddings": False})
+        self.assert_both_accept()
+
+    def test_gpt2s_masks_are_skipped_and_matrices_are_inputs_by_outputs(self):
+        mask = numpy.tril(numpy.ones((1, 1, 128, 128), "f4"))
+        for prefix in ("transformer.", ""):
+            for name, values in (
+                ("h.0.attn.bias", mask),
+                ("h.77.attn.bias", mask.astype("u1")),
+                ("h.1.attn.masked_bias", numpy.array(-1e4, "f4")),
+            ):
+                with self.subTest(prefix + name):
+                    self.write({**gpt2_tensors(prefix), prefix + name: values}, GPT2_CONFIG)
+                    self.assert_both_accept()
+            name = f"{prefix}h.0.attn.c_attn.weight"
+            tensors = gpt2_tensors(prefix)
+            tensors[name] = tensors[name].T.copy()
+            self.write(tensors, GPT2_CONFIG)
+            self.assert_both_refuse(name)
+
+    def test_qwen2s_biases(self):
+        config = {**CONFIG, "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
+        biases = {
+            f"model.layers.{layer}.self_attn.{part}_proj.bias": numpy.ones(width, "f4")
+            for layer in range(2)
+            for part, width in (("q", 32), ("k", 16), ("v", 16))
+        }
+        self.write({**model_tensors(), **biases}, config)
+        self.assert_both_accept()
+        for part in ("q", "k", "v"):
+            name = f"model.layers.1.self_attn.{part}_proj.bias"
+            rest = {**model_tensors(), **biases}
+            del rest[name]
+            self.write(rest, config)
+            self.assert_both_refuse(name)
+        other = "model.layers.0.self_attn.o_proj.bias"
+        self.write({**model_tensors(), **biases, other: numpy.ones(32, "f4")}, config)
+        self.assert_both_refuse(other)
 
     def change_tokenizer(self, change):
         self.write()

@@ -165,6 +165,43 @@ def add_bos(folder):
     tokenizer.save(path)
 
 
+GPT2_CONFIG = {
+    "architectures": ["GPT2LMHeadModel"],
+    "model_type": "gpt2",
+    "activation_function": "gelu_new",
+    "vocab_size": 268,
+    "n_embd": 32,
+    "n_inner": 64,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 128,
+    "layer_norm_epsilon": 1e-05,
+    "attn_pdrop": 0.1,
+}
+
+
+def gpt2_tensors(prefix="transformer.", seed=7):
+    """Returns random fp32 weights for GPT2_CONFIG by Hugging Face name."""
+    random = numpy.random.default_rng(seed)
+    shapes = {"wte": (268, 32), "wpe": (128, 32), "ln_f": (32,)}
+    for layer in range(2):
+        for name, shape in {
+            "ln_1": (32,),
+            "attn.c_attn": (32, 96),
+            "attn.c_proj": (32, 32),
+            "ln_2": (32,),
+            "mlp.c_fc": (32, 64),
+            "mlp.c_proj": (64, 32),
+        }.items():
+            shapes[f"h.{layer}.{name}"] = shape
+    tensors = {}
+    for name, shape in shapes.items():
+        tensors[f"{prefix}{name}.weight"] = random.standard_normal(shape, "f4")
+        if name not in ("wte", "wpe"):
+            tensors[f"{prefix}{name}.bias"] = random.standard_normal(shape[-1:], "f4")
+    return tensors
+
+
 def model_tensors(seed=7, tied=True):
     """Returns random fp32 weights for CONFIG by Hugging Face name."""
     random = numpy.random.default_rng(seed)

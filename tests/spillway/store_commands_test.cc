@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -18,6 +20,7 @@
 #include "gtest/gtest.h"
 #include "io/posix_io_engine.h"
 #include "io/store/store.h"
+#include "nlohmann/json.hpp"
 #include "tests/read_only_mount.h"
 #include "tests/spillway/command.h"
 #include "tests/spillway/training.h"
@@ -28,6 +31,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // Returns the names and bytes of the files in a folder, except the lock file, whose content is only
 // for messages.
@@ -309,6 +313,42 @@ TEST_F(StoreCommands, ExportIsWhatTrainSaves) {
             ReadFile(training_ / "saved-4/model.safetensors"));
   EXPECT_EQ(RunCommand({"snapshot", "export", store(), "--save", training_ / "older"}).exit_code, 1)
       << "nothing is overwritten";
+}
+
+// Renames the tensors of a safetensors file: takes `prefix` from the names that begin with it.
+void TakePrefixOut(const std::string& file, const std::string& prefix) {
+  const std::string bytes = ReadFile(file);
+  uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), sizeof(length));
+  const std::string data = bytes.substr(sizeof(length) + length);
+  const auto named = nlohmann::ordered_json::parse(bytes.substr(sizeof(length), length));
+  nlohmann::ordered_json renamed;
+  for (const auto& [name, tensor] : named.items())
+    renamed[name.starts_with(prefix) ? name.substr(prefix.size()) : name] = tensor;
+  const std::string header = renamed.dump();
+  length = header.size();
+  WriteFile(file,
+            std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + header + data);
+}
+
+// GPT-2's files have names with and without a prefix; a store and its exports keep which it was.
+TEST(SnapshotExport, KeepsNamesWithoutAPrefix) {
+  Training training;
+  WriteTinyModel(training.model(), TinyConfigOf("gpt2"));
+  const std::string bare = training / "bare";
+  ASSERT_EQ(RunCommand(training.Train(1) + Arguments{"--save", bare}).exit_code, 0);
+  TakePrefixOut(bare + "/model.safetensors", "transformer.");
+  const Ended trained =
+      RunCommand({"train", "--model", bare, "--data", training.data(), "--seq", "16", "--steps",
+                  "2", "--store", training.store(), "--save", training / "saved"});
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const Ended exported =
+      RunCommand({"snapshot", "export", training.store(), "--save", training / "exported"});
+  ASSERT_EQ(exported.exit_code, 0) << exported.err;
+  const std::string weights = ReadFile(training / "exported/model.safetensors");
+  EXPECT_EQ(weights, ReadFile(training / "saved/model.safetensors"));
+  EXPECT_THAT(weights, HasSubstr("\"wte.weight\""));
+  EXPECT_THAT(weights, Not(HasSubstr("transformer.")));
 }
 
 TEST_F(StoreCommands, RemoveTakesWhatIsSpillwaysAlone) {
