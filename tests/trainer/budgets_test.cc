@@ -10,12 +10,14 @@
 #include <cstdint>
 #include <optional>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "tests/seed.h"
 #include "tests/trainer/small_model.h"
+#include "tools/hf/model_types.h"
 #include "tools/trainer/description.h"
 #include "tools/trainer/model.h"
 #include "tools/trainer/parameters.h"
@@ -292,14 +294,18 @@ TEST(Budgets, OfSmolLm2) {
   EXPECT_EQ(ModelStateBytes(SmolLm2(), options).transient, 0);
 }
 
-TEST(Budgets, StateBytesAreThoseThatAModelRegisters) {
+class StateBytesOf : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(StateBytesOf, AreThoseThatAModelRegisters) {
+  hf::ModelConfig config = SmallConfigOf(GetParam());
   for (const int way : {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10}) {
+    config.tie_word_embeddings = way % 3 != 0;
     ModelOptions options;
     if (way > 8) options.tiles = way == 9 ? TileSizes{500, 100} : TileSizes{1 << 30, 1 << 20};
     if (way > 5) {
       options.precision = way == 6 ? Precision::kFp16Amp : Precision::kBf16;
       options.gradient_dtype = ElementType(options.precision);
-      if (way < 8) options.groups.fp32 = {"*norm*", "*embed*"};
+      if (way < 8) options.groups.fp32 = {"*norm*", "*embed*", "*.ln_*", "*.wte.*"};
     }
     options.sequence = 9;
     options.micro_batch = 3;
@@ -308,7 +314,7 @@ TEST(Budgets, StateBytesAreThoseThatAModelRegisters) {
     options.accumulation_order =
         way < 4 ? AccumulationOrder::kMicroBatch : AccumulationOrder::kLayer;
     SCOPED_TRACE(way);
-    const SmallModel small(SmallConfig(), options);
+    const SmallModel small(config, options);
     StateBytes registered;
     uint64_t largest = 0;
     for (const TensorSpec& spec : small.engine.specs()) {
@@ -316,12 +322,20 @@ TEST(Budgets, StateBytesAreThoseThatAModelRegisters) {
       if (spec.role != Role::kMasterWeight && spec.role != Role::kMoment)
         largest = std::max(largest, spec.tile_bytes(0));
     }
-    const StateBytes expected = ModelStateBytes(SmallConfig(), options);
+    const StateBytes expected = ModelStateBytes(config, options);
     EXPECT_EQ(expected.committed, registered.committed);
     EXPECT_EQ(expected.transient, registered.transient);
-    EXPECT_GE(SmallestBudgets(SmallConfig(), options).device_bytes, largest);
+    EXPECT_GE(SmallestBudgets(config, options).device_bytes, largest);
   }
 }
+
+std::vector<std::string> ModelTypeNames() {
+  std::vector<std::string> names;
+  for (const auto& [type, row] : hf::ModelTypes().items()) names.push_back(type);
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(, StateBytesOf, ::testing::ValuesIn(ModelTypeNames()),
+                         [](const auto& each) { return each.param; });
 
 TEST(Parameters, AreHuggingFaces) {
   const auto parameters = ListParameters(SmolLm2());
