@@ -9,16 +9,21 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <random>
 #include <string>
 #include <string_view>
 
+#include "nlohmann/json.hpp"
 #include "tests/hf/fuzz/fuzz_targets.h"
 #include "tests/hf/test_files.h"
 #include "tests/seed.h"
+#include "tools/hf/model_types.h"
 
 namespace spillway::hf {
 namespace {
+
+using nlohmann::json;
 
 constexpr uint64_t kMutations = 5000;
 
@@ -91,10 +96,10 @@ class Mutator {
   std::mt19937_64 random_;
 };
 
-void RunMutations(const std::string& valid, const std::function<bool(std::string_view)>& target) {
+void RunMutations(const std::string& valid, const std::function<bool(std::string_view)>& target,
+                  uint64_t first) {
   ASSERT_TRUE(target(valid));
   uint64_t accepted = 0;
-  const uint64_t first = test::Seed();
   for (uint64_t seed = first; seed != first + kMutations; ++seed) {
     SCOPED_TRACE(test::SeedLine(seed));
     if (target(Mutator(seed).Mutate(valid))) ++accepted;
@@ -106,18 +111,31 @@ void RunMutations(const std::string& valid, const std::function<bool(std::string
 }
 
 TEST(Mutation, SafetensorsNeverBreakTheReader) {
-  RunMutations(ValidSafetensors(), FuzzSafetensors);
+  RunMutations(ValidSafetensors(), FuzzSafetensors, test::Seed());
 }
 
 TEST(Mutation, ShardIndexesNeverBreakTheReader) {
   RunMutations(
       R"({"metadata":{"total_size":8},"weight_map":{"a":"s1.safetensors","b":"s2.safetensors"}})",
-      FuzzShardIndex);
+      FuzzShardIndex, test::Seed());
 }
 
-TEST(Mutation, NpyFilesNeverBreakTheReader) { RunMutations(ValidNpy(), FuzzNpy); }
+TEST(Mutation, NpyFilesNeverBreakTheReader) { RunMutations(ValidNpy(), FuzzNpy, test::Seed()); }
 
-TEST(Mutation, ConfigsNeverBreakTheReader) { RunMutations(ValidConfig(), FuzzConfig); }
+// A published configuration of each model type, and one of GPT-2 with an odd head_dim.
+TEST(Mutation, ConfigsNeverBreakTheReader) {
+  const json cases = json::parse(ReadFile(SPILLWAY_CONFIG_CASES));
+  std::map<std::string, json> configs = {{"llama", cases["good"]}};
+  for (const auto& [type, config] : cases["others"].items()) configs[type] = config;
+  EXPECT_EQ(configs.size(), ModelTypes().size());
+  configs["odd heads"] = cases["others"]["gpt2"];
+  configs["odd heads"]["n_embd"] = 12 * 63;
+  const uint64_t first = test::Seed();
+  for (const auto& [name, config] : configs) {
+    SCOPED_TRACE(name);
+    RunMutations(config.dump(), FuzzConfig, first);
+  }
+}
 
 }  // namespace
 }  // namespace spillway::hf

@@ -17,6 +17,7 @@
 #include "tests/temp_folder.h"
 #include "tools/hf/config.h"
 #include "tools/hf/model_folder.h"
+#include "tools/hf/model_types.h"
 #include "tools/hf/npy.h"
 #include "tools/hf/safetensors_reader.h"
 
@@ -123,7 +124,12 @@ bool FuzzConfig(std::string_view bytes) {
     return false;
   }
   Require(config->num_heads > 0 && config->num_heads % config->num_kv_heads == 0, "heads divide");
-  Require(config->head_dim > 0 && config->head_dim % 2 == 0, "rope has pairs");
+  Require(config->head_dim > 0, "heads have a width");
+  if (ModelTypeOf(config->model_type).contains("rope"))
+    Require(config->head_dim % 2 == 0, "rope has pairs");
+  Require(config->windows.empty() || std::ssize(config->windows) == config->num_layers,
+          "each layer has a window");
+  for (const int64_t window : config->windows) Require(window >= 0, "windows are no less than 0");
   Require(config->rope_theta > 0 && config->rms_norm_eps > 0, "constants are positive");
   return true;
 }
