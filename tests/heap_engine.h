@@ -115,11 +115,13 @@ class HeapEngine : public Engine {
   EngineStats Stats() const override { return {}; }
   Timeline TakeTimeline() override { return {}; }
   uint64_t page_bytes() const override { return kMiB; }
+  const EngineOptions& options() const override { return opened_with; }
 
   struct Discarded {
     TileRef tile;
     size_t num_uses;  // leases granted before the discard
   };
+  EngineOptions opened_with;
   std::vector<Use> uses;  // of all leases granted
   std::vector<Discarded> discards;
   absl::Status discard_status;                            // if it is an error, what Discard returns

@@ -346,6 +346,8 @@ class SPILLWAY_EXPORT Engine {
   virtual Timeline TakeTimeline() = 0;
   // The page size in use, in bytes.
   virtual uint64_t page_bytes() const = 0;
+  // The options that Open was given.
+  virtual const EngineOptions& options() const = 0;
 
  protected:
   friend class Lease;

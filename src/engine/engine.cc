@@ -51,6 +51,7 @@ class EngineImpl final : public Engine {
   absl::Status CheckTile(TileRef tile) const override { return Index(tile).status(); }
   absl::Status CheckProcess() const override;
   uint64_t page_bytes() const override { return page_bytes_; }
+  const EngineOptions& options() const override { return options_; }
   absl::StatusOr<Lease> Acquire(TileRef tile, Access access, Stream* stream) override;
   absl::StatusOr<Lease> AcquireHost(TileRef tile, Access access) override;
   absl::StatusOr<TensorId> Register(const TensorSpec& spec, const Reader& reader) override;

@@ -76,6 +76,7 @@ class WatchedEngine : public Engine {
   EngineStats Stats() const override { return engine_->Stats(); }
   Timeline TakeTimeline() override { return engine_->TakeTimeline(); }
   uint64_t page_bytes() const override { return engine_->page_bytes(); }
+  const EngineOptions& options() const override { return engine_->options(); }
 
   std::vector<Use> declared;  // by the last Prefetch
 

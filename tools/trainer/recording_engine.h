@@ -87,6 +87,9 @@ class RecordingEngine : public Engine {
   EngineStats Stats() const override { return {}; }
   Timeline TakeTimeline() override { return {}; }
   uint64_t page_bytes() const override { return kMiB; }
+  const EngineOptions& options() const override {
+    return of_ != nullptr ? of_->options() : options_;
+  }
 
  protected:
   void EndLease(const Lease& lease) override;
@@ -103,6 +106,7 @@ class RecordingEngine : public Engine {
   }
 
   const Engine* const of_;
+  const EngineOptions options_;
   std::vector<TensorSpec> specs_;
   std::vector<LeaseEvent> events_;
   std::deque<Use> held_;    // what each lease that is held was made for, and free places
