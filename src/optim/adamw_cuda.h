@@ -9,7 +9,11 @@
 
 namespace spillway::optim {
 
-// Launches an update on a stream.
+// Finds CodeValues in the current GPU's memory: of kSigned, which AdamW's first moment has, and of
+// kUnsigned, which its second has.
+cudaError_t FindCodeTables(const float* tables[2]);
+
+// Launches an update on a stream of the current GPU.
 cudaError_t Launch(const AdamW<SeparateState<false>>& update, cudaStream_t stream);
 cudaError_t Launch(const AdamW<SeparateState<true>>& update, cudaStream_t stream);
 cudaError_t Launch(const AdamW<BlockState>& update, cudaStream_t stream);

@@ -163,7 +163,8 @@ struct BlockState : SeparateMaster {
 struct CompactState {
   static constexpr int kGroup = 64;
 
-  EncodedRows state;  // a row begins with its residuals
+  EncodedRows state;
+  int64_t residuals;  // where they begin in a row
   void* weight;       // fp16 or bf16
   simt::Element weight_type;
   uint64_t keys[2];  // of the moments' rounding
@@ -195,7 +196,7 @@ struct CompactState {
 
  private:
   SPILLWAY_SIMT uint8_t* Residual(const ElementPlace& at) const {
-    return state.rows + at.row * state.row_bytes + at.column;
+    return state.rows + at.row * state.row_bytes + residuals + at.column;
   }
 };
 

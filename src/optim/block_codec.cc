@@ -7,7 +7,6 @@
 
 #include "src/optim/block_codec.h"
 
-#include <array>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -113,19 +112,6 @@ namespace {
 HWY_EXPORT(LargestMagnitudeOnTarget);
 HWY_EXPORT(EncodeOnTarget);
 
-constexpr int kSignedZero = 127;  // the code of zero on the signed map
-constexpr double kPowers[CodeLevels::kDecades] = {1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0};
-
-// Returns the number of parts of a decade. The values of decade i are the middles of that many
-// equal parts of [0.1, 1], times 10^(i−6).
-int PartsOfDecade(CodeMap map, int decade) {
-  return 1 << (map == CodeMap::kSigned ? decade : decade + 1);
-}
-
-double ValueIn(CodeMap map, int decade, int part) {
-  return kPowers[decade] * (0.1 + 0.9 * (part + 0.5) / PartsOfDecade(map, decade));
-}
-
 CodeLevels MakeLevels(CodeMap map) {
   CodeLevels levels;
   const bool is_signed = map == CodeMap::kSigned;
@@ -137,7 +123,7 @@ CodeLevels MakeLevels(CodeMap map) {
   for (int i = 0; i < CodeLevels::kDecades; ++i) {
     const int parts = PartsOfDecade(map, i);
     levels.decades[i] = {.from = static_cast<float>((before + ValueIn(map, i, 0)) / 2),
-                         .slope = static_cast<float>(parts / (0.9 * kPowers[i])),
+                         .slope = static_cast<float>(parts / (0.9 * kDecadeTops[i])),
                          .offset = static_cast<float>(first_level - parts / 9.0),
                          .last = static_cast<float>(first_level + parts - 1)};
     before = ValueIn(map, i, parts - 1);
@@ -163,20 +149,6 @@ float PowerOfTwoFrom(float magnitude) {
   return power;
 }
 
-std::array<float, 256> MakeValues(CodeMap map) {
-  const int zero = map == CodeMap::kSigned ? kSignedZero : 0;
-  std::array<float, 256> values = {};
-  int level = 1;
-  for (int i = 0; i < CodeLevels::kDecades; ++i) {
-    for (int part = 0; part < PartsOfDecade(map, i); ++part, ++level) {
-      values[zero + level] = static_cast<float>(ValueIn(map, i, part));
-      if (zero >= level) values[zero - level] = -values[zero + level];
-    }
-  }
-  values[zero + level] = 1;
-  return values;
-}
-
 }  // namespace
 
 const CodeLevels& LevelsOfCodes(CodeMap map) {
@@ -185,16 +157,16 @@ const CodeLevels& LevelsOfCodes(CodeMap map) {
   return map == CodeMap::kSigned ? signed_levels : unsigned_levels;
 }
 
-const std::array<float, 256>& CodeValues(CodeMap map) {
-  static const std::array<float, 256> signed_values = MakeValues(CodeMap::kSigned);
-  static const std::array<float, 256> unsigned_values = MakeValues(CodeMap::kUnsigned);
-  return map == CodeMap::kSigned ? signed_values : unsigned_values;
+const CodeTable& CodeValues(CodeMap map) {
+  static constexpr CodeTable kSignedValues = MakeCodeTable(CodeMap::kSigned);
+  static constexpr CodeTable kUnsignedValues = MakeCodeTable(CodeMap::kUnsigned);
+  return map == CodeMap::kSigned ? kSignedValues : kUnsignedValues;
 }
 
 void DecodeBlock(CodeMap map, const std::byte* scale, const uint8_t* codes, int64_t n, float* to) {
   float factor = 0;
   std::memcpy(&factor, scale, sizeof(factor));
-  const std::array<float, 256>& values = CodeValues(map);
+  const CodeTable& values = CodeValues(map);
   for (int64_t i = 0; i < n; ++i) to[i] = factor * values[codes[i]];
 }
 

@@ -13,7 +13,6 @@
 #ifndef SPILLWAY_OPTIM_BLOCK_CODEC_H_
 #define SPILLWAY_OPTIM_BLOCK_CODEC_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -21,16 +20,8 @@
 
 namespace spillway::optim {
 
-// Which values codes have, and how the scale is rounded.
-//   kSigned    Values of either sign.
-//   kUnsigned  Values that are not negative.
-//   kGrowing   The same values, of elements that only grow, as the largest second moment so far.
-//              The scale is a power of two, so it seldom changes: each change rounds all elements
-//              once more, and an error that makes one larger would stay.
-enum class CodeMap : uint8_t { kSigned, kUnsigned, kGrowing };
-
 // Returns the values of the codes 0 to 255, in ascending order, at most 1.
-const std::array<float, 256>& CodeValues(CodeMap map);
+const CodeTable& CodeValues(CodeMap map);
 
 // Returns how codes are found: the values of kGrowing are those of kUnsigned.
 const CodeLevels& LevelsOfCodes(CodeMap map);

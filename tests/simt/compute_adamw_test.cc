@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "spillway/optimizer.h"
-#include "src/optim/adamw_kernel.h"
+#include "src/optim/adamw_of_run.h"
 #include "src/optim/block_codec.h"
 #include "src/optim/compact_elements.h"
 #include "src/optim/element_codecs.h"
@@ -26,11 +26,11 @@
 namespace spillway::trainer::gpu {
 namespace {
 
-using optim::AdamW;
 using optim::FusedRun;
 
 using Bytes = std::vector<uint8_t>;
 
+constexpr int64_t kBlock = optim::kBlockElements;
 constexpr uint64_t kFirstElement = 65536 * 3 - 1000;  // the run has elements of two keys
 constexpr uint64_t kKeys[3] = {0x1234567890abcdef, 0xfedcba0987654321, 0x55aa55aa12345678};
 constexpr optim::CodeMap kMaps[2] = {optim::CodeMap::kSigned, optim::CodeMap::kUnsigned};
@@ -60,6 +60,7 @@ class ComputeAdamW : public EachMachine {
     for (int i = 0; i < 200; ++i) values[static_cast<size_t>(Draw(0, share - 1))] = 0;
     for (int i = 0; i < 200; ++i) values[static_cast<size_t>(Draw(0, share - 1))] *= 0x1p-130f;
     for (int i = 0; i < 20; ++i) values[static_cast<size_t>(Draw(0, share - 1))] *= 1e9f;
+    if (n > 2 * kBlock) std::fill_n(values.begin(), kBlock, 0.0f);  // a block without a scale
     // All in one place, because they spread over a group of elements.
     const auto first = static_cast<size_t>(Draw(0, share - 40));
     values[first] = infinity;
@@ -122,73 +123,64 @@ class ComputeAdamW : public EachMachine {
     }
   }
 
-  static void UpdateOnCpu(const optim::RuleFactors& factors, const Resting& of) {
+  // Returns the run of a row's elements [begin, begin + n), which begin with a block.
+  static FusedRun RunOf(const Resting& of, int64_t row, int64_t begin, int64_t n) {
+    const int64_t first = row * of.width + begin;
     const bool is_encoded = optim::IsEncoded(of.format);
-    const int64_t runs = is_encoded ? of.rows : 1;
-    const int64_t run_elements = of.elements() / runs;
-    for (int64_t i = 0; i < runs; ++i) {
-      const int64_t first = i * run_elements;
-      FusedRun run;
-      run.num_elements = run_elements;
-      run.first_element = kFirstElement + static_cast<uint64_t>(first);
-      run.gradient = of.gradient + first * static_cast<int64_t>(ElementBytes(of.gradient_type));
-      run.gradient_dtype = of.gradient_type;
-      run.master = optim::IsSplit(of.format) ? nullptr : of.master + first;
-      run.weight = of.weight + first * static_cast<int64_t>(ElementBytes(of.weight_type));
-      run.weight_dtype = of.weight_type;
-      run.format = of.format;
-      run.num_moments = 2;
-      for (size_t moment = 0; moment < 2; ++moment) {
-        run.moments[moment] = {.slot = moment,
-                               .data = is_encoded ? nullptr : of.moments[moment],
-                               .index = moment,
-                               .map = kMaps[moment],
-                               .rounding_key = kKeys[moment]};
-      }
-      run.residual_key = kKeys[2];
-      run.encoded.row = reinterpret_cast<std::byte*>(of.state + i * of.row_bytes());
-      run.encoded.layout = of.row;
-      optim::UpdateFused(factors, run);
+    FusedRun run;
+    run.num_elements = n;
+    run.first_element = kFirstElement + static_cast<uint64_t>(first);
+    run.gradient = of.gradient + first * static_cast<int64_t>(ElementBytes(of.gradient_type));
+    run.gradient_dtype = of.gradient_type;
+    run.master = optim::IsSplit(of.format) ? nullptr : of.master + first;
+    run.weight = of.weight + first * static_cast<int64_t>(ElementBytes(of.weight_type));
+    run.weight_dtype = of.weight_type;
+    run.format = of.format;
+    run.num_moments = 2;
+    const int64_t moment_bytes = of.format == StateFormat::kF32 ? 4 : 2;
+    for (size_t moment = 0; moment < 2; ++moment) {
+      uint8_t* const data = is_encoded ? nullptr : of.moments[moment] + first * moment_bytes;
+      run.moments[moment] = {.slot = moment,
+                             .data = data,
+                             .index = moment,
+                             .map = kMaps[moment],
+                             .rounding_key = kKeys[moment]};
     }
+    run.residual_key = kKeys[2];
+    run.encoded.row = reinterpret_cast<std::byte*>(of.state + row * of.row_bytes());
+    run.encoded.layout = of.row;
+    run.encoded.first_block = static_cast<uint64_t>(begin) / of.row.block_elements;
+    return run;
   }
 
-  void UpdateOnMachine(const optim::RuleFactors& f, const Resting& of, int orders) {
-    const optim::AdamWFactors factors = {f.gradient_scale,  f.decay,      f.beta1,
-                                         f.one_minus_beta1, f.beta2,      f.one_minus_beta2,
-                                         f.step_size,       f.bias2_root, f.epsilon};
-    const auto update = [&](const auto& state) {
-      Launch(AdamW<std::decay_t<decltype(state)>>{factors, of.rows, of.width, kFirstElement,
-                                                  of.gradient, ElementOf(of.gradient_type), state},
-             orders);
+  static void UpdateOnCpu(const optim::RuleFactors& factors, const Resting& of) {
+    for (int64_t row = 0; row < of.rows; ++row)
+      optim::UpdateFused(factors, RunOf(of, row, 0, of.width));
+  }
+
+  // Updates all rows at once, or a single row in two runs.
+  void UpdateOnMachine(const optim::RuleFactors& factors, const Resting& of, int orders) {
+    const optim::CodeTables tables = Tables(of.format);
+    const auto update = [&](const FusedRun& first_row, int64_t rows) {
+      optim::WithAdamWKernel(factors, first_row, rows, tables,
+                             [&](const auto& kernel) { Launch(kernel, orders); });
     };
-    const optim::SeparateMaster master = {of.master, of.weight, ElementOf(of.weight_type)};
-    optim::EncodedRows encoded = {of.state, of.row_bytes(), {}, {}};
-    for (uint64_t moment = 0; moment < 2 && optim::IsEncoded(of.format); ++moment) {
-      encoded.scales[moment] = static_cast<int64_t>(of.row.scale_offset(moment, 0));
-      encoded.codes[moment] = static_cast<int64_t>(of.row.code_offset(moment, 0));
+    if (of.rows > 1 || of.width <= kBlock) return update(RunOf(of, 0, 0, of.width), of.rows);
+    update(RunOf(of, 0, kBlock, of.width - kBlock), 1);
+    update(RunOf(of, 0, 0, kBlock), 1);
+  }
+
+  optim::CodeTables Tables(StateFormat format) {
+    optim::CodeTables tables;
+    if (format != StateFormat::k8Bit) return tables;
+#if SPILLWAY_HAS_CUDA
+    if (GetParam() == Kind::kCuda) {
+      EXPECT_EQ(test::FindTables(&tables), "");
+      return tables;
     }
-    switch (of.format) {
-      case StateFormat::kF32:
-        return update(optim::SeparateState<false>{master, {of.moments[0], of.moments[1]}, {}});
-      case StateFormat::kBf16:
-        return update(optim::SeparateState<true>{
-            master, {of.moments[0], of.moments[1]}, {kKeys[0], kKeys[1]}});
-      case StateFormat::k8Bit: {
-        const float* tables[2];
-        for (int i = 0; i < 2; ++i) {
-          const auto& values = optim::CodeValues(kMaps[i]);
-          tables[i] = Put(Values(values.begin(), values.end()));
-        }
-        return update(
-            optim::BlockState{master,
-                              encoded,
-                              {tables[0], tables[1]},
-                              {optim::LevelsOfCodes(kMaps[0]), optim::LevelsOfCodes(kMaps[1])}});
-      }
-      case StateFormat::kCompact:
-        return update(optim::CompactState{
-            encoded, of.weight, ElementOf(of.weight_type), {kKeys[0], kKeys[1]}, kKeys[2]});
-    }
+#endif
+    for (int i = 0; i < 2; ++i) tables.values[i] = optim::CodeValues(kMaps[i]).data();
+    return tables;
   }
 
   // --- Comparisons ---
@@ -313,7 +305,8 @@ TEST_P(ComputeAdamW, HasTheBitsOfTheCpuInEachOrder) {
     for (const DType weight_type : {DType::kF16, DType::kBF16}) {
       for (const int64_t width : {int64_t{577}, int64_t{101}})
         Check(format, DType::kF32, weight_type, 3, width, 3, kOrders);
-      Check(format, weight_type, weight_type, 1, 256, 3, kOrders);
+      for (const int64_t width : {int64_t{256}, int64_t{701}})
+        Check(format, weight_type, weight_type, 1, width, 3, kOrders);
     }
   }
 }

@@ -148,6 +148,7 @@ OWN = (
            after="shared.values.Write(block.thread(), value);"),
     update("the end of a row waits at no barrier", "if (is_inside) Update(at, moments);",
            "if (!is_inside) return; Update(at, moments);"),
+    update("residuals are those of a row's first elements", "residuals + at.column", "at.column"),
     update("a group's scale is cut off", "magnitude_bits + 0xffffu", "magnitude_bits", ENCODED),
     update("a small second moment becomes zero", "is_positive && level < 1.0f ? 1.0f : level", "level", ENCODED),
     update("a residual takes other random bits", "random >> 3", "random >> 2", ENCODED),

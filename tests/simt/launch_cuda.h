@@ -11,6 +11,7 @@
 #include <string>
 
 #include "src/optim/adamw_cuda.h"
+#include "src/optim/adamw_of_run.h"
 #include "tools/trainer/compute/gpu/launch_cuda.h"
 
 namespace spillway::test {
@@ -33,6 +34,12 @@ template <class Kernel>
 std::string LaunchAndWait(const Kernel& kernel) {
   cudaError_t error = Launch(kernel, nullptr);  // of the kernel's namespace
   if (error == cudaSuccess) error = cudaDeviceSynchronize();
+  return error == cudaSuccess ? "" : cudaGetErrorString(error);
+}
+
+// Finds the tables on the GPU. Returns what went wrong, or nothing.
+inline std::string FindTables(optim::CodeTables* tables) {
+  const cudaError_t error = optim::FindCodeTables(tables->values);
   return error == cudaSuccess ? "" : cudaGetErrorString(error);
 }
 
