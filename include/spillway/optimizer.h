@@ -2,8 +2,8 @@
 //
 // The update of a training step. A Rule defines how an element is updated and which state it needs.
 // A StateFormat defines how that state is stored. An Optimizer streams the tiles of parameters and
-// state through pinned memory while the CPU updates them, so its memory does not grow with the
-// model.
+// state through pinned memory while the CPU updates them, or leases them on the device if their
+// state rests there, so its memory does not grow with the model.
 //
 // The rules follow. Their order of operations is that of torch.optim, or of the paper if PyTorch
 // does not have the rule. Below, g is the gradient times Update::gradient_scale, negated with
@@ -229,18 +229,26 @@ struct Update {
 //     absl::Status status = (*optimizer)->Step({&update, 1});
 //   }
 //
-// Owns no tensor; the engine and the pool must outlive it. Thread-compatible. Add, Uses and Step
-// check their arguments before they do anything. If the engine fails during Step, Step returns the
-// engine's error unchanged. Then the parameters earlier in the list are updated, and the current
-// parameter is updated in some of its tiles. The current tile may be updated in part; if it is a
-// tile of a 16-bit weight that has a separate master weight, the elements that were not written are
-// NaN. So the caller must go back to the last commit.
+// With a stream, a parameter is updated on the device if its rule is AdamW without amsgrad, its
+// weight and gradient are tensors, and the roles of its state tensors rest on the device
+// (EngineOptions::placement). On a GPU this needs compute capability 8.0 or newer. Such an update
+// is work on the stream: it runs after what was launched there before, and Step does not wait for
+// it. The CPU updates all other parameters before Step returns. The bits are the same.
+//
+// Owns no tensor; the engine, the pool and the stream must outlive it. Thread-compatible. Add, Uses
+// and Step check their arguments before they do anything. If the engine fails during Step, Step
+// returns the engine's error unchanged. Then the parameters earlier in the list are updated, and
+// the current parameter is updated in some of its tiles. The current tile may be updated in part;
+// if it is a tile of a 16-bit weight that has a separate master weight, the elements that were not
+// written are NaN. So the caller must go back to the last commit.
 class SPILLWAY_EXPORT Optimizer {
  public:
+  // `stream` is one of the engine's, and only Step uses it; null: the CPU updates all parameters.
   // InvalidArgument if a constant of the rule is out of range, or the pair of rule and format does
   // not exist.
   static absl::StatusOr<std::unique_ptr<Optimizer>> Create(Engine* engine, ThreadPool* pool,
-                                                           const Rule& rule, StateFormat format);
+                                                           const Rule& rule, StateFormat format,
+                                                           Stream* stream = nullptr);
   virtual ~Optimizer() = default;
 
   // Adds a parameter and returns its number, counted from 0. May be called at any time.
@@ -279,6 +287,10 @@ class SPILLWAY_EXPORT Optimizer {
   // The bytes of pinned memory with which Step always finds room: the tiles that it leases
   // together, and what fragmentation can take.
   virtual uint64_t min_pinned_bytes() const = 0;
+
+  // The same for device memory, beside the frames of tiles that rest there. Tiles that are leased
+  // on the device pass through pinned memory one by one.
+  virtual uint64_t min_device_bytes() const = 0;
 };
 
 }  // namespace spillway

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "src/optim/adamw_kernel.h"
 #include "src/optim/block_codec.h"

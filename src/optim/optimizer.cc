@@ -18,6 +18,7 @@
 #include "src/base/default_floats.h"
 #include "src/base/interrupt.h"
 #include "src/base/status_macros.h"
+#include "src/optim/device_update.h"
 #include "src/optim/parameter_checks.h"
 #include "src/optim/state_specs.h"
 #include "src/optim/update_pass.h"
@@ -28,13 +29,16 @@ namespace {
 
 class StreamingOptimizer final : public Optimizer {
  public:
-  StreamingOptimizer(Engine* engine, ThreadPool* pool, const Rule& rule, StateFormat format)
-      : engine_(engine), pool_(pool), rule_(rule), format_(format) {}
+  StreamingOptimizer(Engine* engine, ThreadPool* pool, const Rule& rule, StateFormat format,
+                     Stream* stream)
+      : engine_(engine), pool_(pool), rule_(rule), format_(format), stream_(stream) {}
 
   absl::StatusOr<size_t> Add(const ParameterTensors& tensors) override {
     SPILLWAY_ASSIGN_OR_RETURN(CheckedParameter parameter,
                               CheckParameter(*engine_, rule_, format_, tensors, &seen_));
+    if (UpdatesOnDevice(parameter, tensors.state)) parameter.tier = Tier::kDevice;
     min_pinned_bytes_ = std::max(min_pinned_bytes_, PinnedBytesFor(*engine_, parameter));
+    min_device_bytes_ = std::max(min_device_bytes_, DeviceBytesFor(*engine_, parameter));
     parameters_.push_back(std::move(parameter));
     return parameters_.size() - 1;
   }
@@ -89,15 +93,22 @@ class StreamingOptimizer final : public Optimizer {
     MoveMemory(updates);
     for (const Update& update : updates) {
       const CheckedParameter& parameter = *parameters_[update.parameter];
-      SPILLWAY_RETURN_IF_ERROR(
-          UpdateParameter(engine_, pool_, parameter, update.rule.value_or(parameter.rule), update));
+      SPILLWAY_RETURN_IF_ERROR(UpdateParameter(engine_, pool_, stream_, parameter,
+                                               update.rule.value_or(parameter.rule), update));
     }
     return absl::OkStatus();
   }
 
   uint64_t min_pinned_bytes() const override { return min_pinned_bytes_; }
+  uint64_t min_device_bytes() const override { return min_device_bytes_; }
 
  private:
+  bool UpdatesOnDevice(const CheckedParameter& parameter, std::span<const TensorId> state) const {
+    return stream_ != nullptr && HasKernels(parameter.rule) &&
+           std::ranges::all_of(parameter.operands, &Operand::is_leased) &&
+           std::ranges::all_of(state, [this](TensorId id) { return RestsOnDevice(*engine_, id); });
+  }
+
   absl::Status CheckKnown(size_t parameter) const {
     if (parameter < parameters_.size() && parameters_[parameter]) return absl::OkStatus();
     if (parameter < parameters_.size()) {
@@ -135,19 +146,22 @@ class StreamingOptimizer final : public Optimizer {
   ThreadPool* const pool_;
   const Rule rule_;
   const StateFormat format_;
+  Stream* const stream_;  // null: all parameters are updated on the CPU
   std::vector<std::optional<CheckedParameter>> parameters_;  // nullopt: it was removed
   std::set<TensorId> seen_;
   uint64_t min_pinned_bytes_ = 0;
+  uint64_t min_device_bytes_ = 0;
 };
 
 }  // namespace
 }  // namespace optim
 
 absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::Create(Engine* engine, ThreadPool* pool,
-                                                             const Rule& rule, StateFormat format) {
+                                                             const Rule& rule, StateFormat format,
+                                                             Stream* stream) {
   SPILLWAY_RETURN_IF_ERROR(optim::CheckRule(rule));
   SPILLWAY_RETURN_IF_ERROR(optim::CheckFormat(rule, format));
-  return std::make_unique<optim::StreamingOptimizer>(engine, pool, rule, format);
+  return std::make_unique<optim::StreamingOptimizer>(engine, pool, rule, format, stream);
 }
 
 }  // namespace spillway

@@ -62,6 +62,7 @@ struct CheckedParameter {
   EncodedRow row;                    // of encoded moments
   uint64_t row_elements = 0;         // elements of a row, which no tile cuts, or of a vector
   MatrixShape matrix;                // of a factored second moment
+  Tier tier = Tier::kPinned;         // where its tiles are leased, and updated
 
   static constexpr size_t kGradient = 0;
   static constexpr size_t kMaster = 1;

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "src/base/bytes.h"
 #include "src/base/status_macros.h"
+#include "src/optim/device_update.h"
 #include "src/optim/element_codecs.h"
 #include "src/optim/factored_update.h"
 #include "src/optim/fused_update.h"
@@ -41,8 +42,10 @@ bool IsLeased(const Pass& pass, const Operand& operand) {
 // The leases of a parameter's operands while a pass visits its segments.
 class HeldTiles {
  public:
-  HeldTiles(Engine* engine, const CheckedParameter& parameter, const Pass& pass, bool is_last_pass)
+  HeldTiles(Engine* engine, Stream* stream, const CheckedParameter& parameter, const Pass& pass,
+            bool is_last_pass)
       : engine_(engine),
+        stream_(stream),
         parameter_(parameter),
         pass_(pass),
         is_last_pass_(is_last_pass),
@@ -53,8 +56,8 @@ class HeldTiles {
     for (size_t i = 0; i < leases_.size(); ++i) {
       const Operand& operand = parameter_.operands[i];
       if (!IsLeased(pass_, operand) || !BeginsTile(operand, segment)) continue;
-      SPILLWAY_ASSIGN_OR_RETURN(leases_[i], engine_->AcquireHost(TileAt(operand, segment.begin),
-                                                                 *pass_.AccessTo(operand.kind)));
+      SPILLWAY_ASSIGN_OR_RETURN(
+          leases_[i], Take(TileAt(operand, segment.begin), *pass_.AccessTo(operand.kind)));
     }
     return absl::OkStatus();
   }
@@ -86,7 +89,14 @@ class HeldTiles {
       const Operand& operand = parameter_.operands[i];
       if (!leases_[i] || pass_.AccessTo(operand.kind) != Access::kDiscard) continue;
       std::byte* const from = At(i, begin);
-      std::memset(from, 0xFF, leases_[i].size_bytes() - (from - leases_[i].data()));
+      const uint64_t bytes =
+          leases_[i].size_bytes() - static_cast<uint64_t>(from - leases_[i].data());
+      if (parameter_.tier == Tier::kPinned) {
+        std::memset(from, 0xFF, bytes);
+      } else {
+        // If this fails too, the device is lost, and with it what it holds.
+        LaunchNan(engine_->options().device, stream_, from, bytes).IgnoreError();
+      }
     }
   }
 
@@ -114,7 +124,13 @@ class HeldTiles {
   }
 
  private:
+  absl::StatusOr<Lease> Take(TileRef tile, Access access) {
+    return parameter_.tier == Tier::kDevice ? engine_->Acquire(tile, access, stream_)
+                                            : engine_->AcquireHost(tile, access);
+  }
+
   Engine* const engine_;
+  Stream* const stream_;
   const CheckedParameter& parameter_;
   const Pass& pass_;
   const bool is_last_pass_;
@@ -198,9 +214,11 @@ uint64_t FirstOfBlock(const EncodedRow& row, uint64_t block) {
 // One update of one parameter. It keeps what a pass computes for the passes after it.
 class ParameterUpdate {
  public:
-  ParameterUpdate(ThreadPool* pool, const CheckedParameter& parameter, const Rule& rule,
-                  const Update& update)
+  ParameterUpdate(ThreadPool* pool, Device device, Stream* stream,
+                  const CheckedParameter& parameter, const Rule& rule, const Update& update)
       : pool_(pool),
+        device_(device),
+        stream_(stream),
         parameter_(parameter),
         rule_(rule),
         update_(update),
@@ -218,7 +236,14 @@ class ParameterUpdate {
         StepSizeOf(rule_, update_, factored_ ? factored_->sums() : sums_, parameter_.num_elements);
   }
 
-  void Visit(const Pass& pass, const HeldTiles& held, const Segment& segment) {
+  absl::Status Visit(const Pass& pass, const HeldTiles& held, const Segment& segment) {
+    if (parameter_.tier == Tier::kDevice) return LaunchSegment(pass, held, segment);
+    VisitOnCpu(pass, held, segment);
+    return absl::OkStatus();
+  }
+
+ private:
+  void VisitOnCpu(const Pass& pass, const HeldTiles& held, const Segment& segment) {
     switch (pass.kind) {
       case PassKind::kUpdate: return UpdateSegment(pass, held, segment);
       case PassKind::kNorms: return SumSegment(pass, held, segment);
@@ -231,7 +256,18 @@ class ParameterUpdate {
     }
   }
 
- private:
+  // Launches the update of the segment, whose pass is the only one. A segment of encoded state has
+  // whole rows, or lies in the one row of a vector.
+  absl::Status LaunchSegment(const Pass& pass, const HeldTiles& held, const Segment& segment) {
+    const uint64_t elements = segment.end - segment.begin;
+    const uint64_t width =
+        IsEncoded(parameter_.format) ? std::min(elements, parameter_.row.num_elements) : elements;
+    return LaunchUpdate(device_, stream_, factors_,
+                        RunOf(parameter_, pass, held, segment.begin, segment.begin + width, used_,
+                              /*takes_given=*/false),
+                        static_cast<int64_t>(elements / width));
+  }
+
   // Updates the segment on all threads, cut at multiples of a grain, or of blocks of encoded
   // moments. There are more portions than threads, so that a thread that falls behind takes fewer.
   void UpdateSegment(const Pass& pass, const HeldTiles& held, const Segment& segment) {
@@ -306,6 +342,8 @@ class ParameterUpdate {
   }
 
   ThreadPool* const pool_;
+  const Device device_;
+  Stream* const stream_;
   const CheckedParameter& parameter_;
   const Rule& rule_;
   const Update& update_;
@@ -324,6 +362,11 @@ bool BeginsTile(const Operand& operand, const Segment& segment) {
 
 bool EndsTile(const CheckedParameter& parameter, const Operand& operand, const Segment& segment) {
   return segment.end % operand.tile_elements == 0 || segment.end == parameter.num_elements;
+}
+
+bool RestsOnDevice(const Engine& engine, TensorId tensor) {
+  const auto role = static_cast<size_t>(engine.Spec(tensor).role);
+  return engine.options().placement[role] == Tier::kDevice;
 }
 
 absl::Status ForEachSegment(const CheckedParameter& parameter,
@@ -345,7 +388,7 @@ void AppendUses(const CheckedParameter& parameter, std::vector<Use>* uses) {
       for (const Operand& operand : parameter.operands) {
         if (!IsLeased(pass, operand) || !BeginsTile(operand, segment)) continue;
         uses->push_back(
-            {TileAt(operand, segment.begin), Tier::kPinned, *pass.AccessTo(operand.kind)});
+            {TileAt(operand, segment.begin), parameter.tier, *pass.AccessTo(operand.kind)});
       }
       return absl::OkStatus();
     };
@@ -353,7 +396,7 @@ void AppendUses(const CheckedParameter& parameter, std::vector<Use>* uses) {
   }
 }
 
-uint64_t PinnedBytesForNext(std::span<const uint64_t> held_bytes, uint64_t next_bytes) {
+uint64_t BytesForNext(std::span<const uint64_t> held_bytes, uint64_t next_bytes) {
   uint64_t sum = 0;
   for (const uint64_t bytes : held_bytes) sum += base::RoundUp(bytes, kFrameBytes);
   return sum + (held_bytes.size() + 1) * base::RoundUp(next_bytes, kFrameBytes);
@@ -361,18 +404,19 @@ uint64_t PinnedBytesForNext(std::span<const uint64_t> held_bytes, uint64_t next_
 
 namespace {
 
-uint64_t PinnedBytesFor(const Engine& engine, const CheckedParameter& parameter, const Pass& pass) {
+uint64_t BytesForLeases(const Engine& engine, const CheckedParameter& parameter, const Pass& pass) {
   uint64_t most = 0;
   std::vector<uint64_t> bytes(parameter.operands.size());  // of the tile held; 0: no tile is held
   const auto count = [&](const Segment& segment) {
     for (size_t i = 0; i < bytes.size(); ++i) {
       const Operand& operand = parameter.operands[i];
       if (!IsLeased(pass, operand) || !BeginsTile(operand, segment)) continue;
+      if (parameter.tier == Tier::kDevice && RestsOnDevice(engine, operand.tensor)) continue;
       std::vector<uint64_t> held = bytes;
       std::erase(held, 0);
       const TileRef tile = TileAt(operand, segment.begin);
       bytes[i] = engine.Spec(tile.tensor).tile_bytes(tile.tile);
-      most = std::max(most, PinnedBytesForNext(held, bytes[i]));
+      most = std::max(most, BytesForNext(held, bytes[i]));
     }
     for (size_t i = 0; i < bytes.size(); ++i) {
       if (EndsTile(parameter, parameter.operands[i], segment)) bytes[i] = 0;
@@ -383,30 +427,43 @@ uint64_t PinnedBytesFor(const Engine& engine, const CheckedParameter& parameter,
   return most;
 }
 
-}  // namespace
-
-uint64_t PinnedBytesFor(const Engine& engine, const CheckedParameter& parameter) {
+uint64_t BytesForLeases(const Engine& engine, const CheckedParameter& parameter) {
   uint64_t most = 0;
   for (const Pass& pass : parameter.passes)
-    most = std::max(most, PinnedBytesFor(engine, parameter, pass));
+    most = std::max(most, BytesForLeases(engine, parameter, pass));
   return most;
 }
 
-absl::Status UpdateParameter(Engine* engine, ThreadPool* pool, const CheckedParameter& parameter,
-                             const Rule& rule, const Update& update) {
+}  // namespace
+
+uint64_t PinnedBytesFor(const Engine& engine, const CheckedParameter& parameter) {
+  if (parameter.tier == Tier::kPinned) return BytesForLeases(engine, parameter);
+  uint64_t most = 0;
+  for (const Operand& operand : parameter.operands)
+    most = std::max(most, BytesForNext({}, engine.Spec(operand.tensor).tile_bytes(0)));
+  return most;
+}
+
+uint64_t DeviceBytesFor(const Engine& engine, const CheckedParameter& parameter) {
+  return parameter.tier == Tier::kDevice ? BytesForLeases(engine, parameter) : 0;
+}
+
+absl::Status UpdateParameter(Engine* engine, ThreadPool* pool, Stream* stream,
+                             const CheckedParameter& parameter, const Rule& rule,
+                             const Update& update) {
   if (parameter.operands.empty()) return absl::OkStatus();
-  ParameterUpdate under_way(pool, parameter, rule, update);
+  ParameterUpdate under_way(pool, engine->options().device, stream, parameter, rule, update);
   for (const Pass& pass : parameter.passes) {
     const bool is_last = &pass == &parameter.passes.back();
     if (is_last && parameter.passes.size() > 1) under_way.TakeUpSums();
-    HeldTiles held(engine, parameter, pass, is_last);
+    HeldTiles held(engine, stream, parameter, pass, is_last);
     const auto visit = [&](const Segment& segment) {
-      const absl::Status acquired = held.Acquire(segment);
-      if (!acquired.ok()) {
+      absl::Status status = held.Acquire(segment);
+      if (status.ok() && held.have_bytes()) status = under_way.Visit(pass, held, segment);
+      if (!status.ok()) {
         held.Spoil(segment.begin);
-        return acquired;
+        return status;
       }
-      if (held.have_bytes()) under_way.Visit(pass, held, segment);
       const absl::Status released = held.Release(segment);
       if (!released.ok()) held.Spoil(segment.end);  // of the tiles that go on
       return released;

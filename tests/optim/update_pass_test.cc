@@ -421,7 +421,7 @@ bool AlwaysFits(std::string& frames, const std::vector<size_t>& leases, size_t i
 uint64_t PinnedBytesForLeases(const std::vector<uint64_t>& leases) {
   uint64_t most = 0;
   for (size_t i = 0; i < leases.size(); ++i) {
-    most = std::max(most, PinnedBytesForNext(std::span(leases).first(i), leases[i]));
+    most = std::max(most, BytesForNext(std::span(leases).first(i), leases[i]));
   }
   return most;
 }

@@ -113,7 +113,7 @@ function(spillway_build_kernels target)
   if(CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12.8)
     set(architectures 80-real 90-real 100-real 120)
   endif()
-  set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${architectures}")
+  set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${architectures}" CUDA_VISIBILITY_PRESET hidden)
   target_compile_options(${target} PRIVATE
     "$<$<COMPILE_LANGUAGE:CUDA>:-fmad=false;-Xptxas=--warn-on-spills,--warning-as-error>")
 endfunction()
