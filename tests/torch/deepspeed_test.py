@@ -73,6 +73,27 @@ class DeepSpeedTest(TorchTest):
                 self.assertTrue(hasattr(importlib.import_module(module), name), word)
         self.assertEqual(st.from_deepspeed({}).across_ranks, "")
 
+    def test_of_stage_3_over_ranks_weights_that_are_offloaded_rest_in_memory(self):
+        def zero(device, stage=3):
+            return {"zero_optimization": {"stage": stage, "offload_param": {"device": device, "nvme_path": "/mnt/nvme"}}}
+
+        offloaded = "fully_shard(model, offload_policy=torch.distributed.fsdp.CPUOffloadPolicy())"
+        with mock.patch.dict(os.environ, WORLD_SIZE="2"), warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            for device, store, named in (("cpu", None, 0), ("nvme", "/mnt/nvme/spillway-{rank}", 1)):
+                settings = st.from_deepspeed(zero(device))
+                self.assertTrue(settings.across_ranks.endswith(offloaded), settings)
+                self.assertFalse(settings.offload_parameters)  # offload() of a sharded model raises
+                self.assertEqual((settings.store, len(settings.without_counterpart)), (store, named))
+            for config in (zero("none"), zero("cpu", 2)):
+                self.assertNotIn("CPUOffloadPolicy", st.from_deepspeed(config).across_ranks)
+        self.assertIn("offload_param.device=nvme: the weights of a model that is sharded over ranks rest in the host's memory",
+                      str(seen[0].message))
+        with mock.patch.dict(os.environ, WORLD_SIZE="1"):
+            settings = st.from_deepspeed(zero("nvme"))
+        self.assertTrue(settings.across_ranks.endswith("fully_shard(model)"))
+        self.assertTrue(settings.offload_parameters)
+
     def test_of_several_ranks_each_has_a_store(self):
         config = {"zero_optimization": {"offload_optimizer": {"device": "nvme", "nvme_path": "/mnt/nvme"}}}
         with mock.patch.dict(os.environ, WORLD_SIZE="2"):

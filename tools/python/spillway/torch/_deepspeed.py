@@ -32,6 +32,8 @@ _STAGES = {0: "torch.nn.parallel.DistributedDataParallel(model)",
               "torch.nn.parallel.DistributedDataParallel(model)",
            2: "torch.distributed.fsdp.fully_shard(model, reshard_after_forward=False)",
            3: "torch.distributed.fsdp.fully_shard(model)"}
+# Stage 3 with offload_param: spillway.torch.offload does not take a model that is sharded over ranks.
+_STAGE_3_OFFLOADED = "torch.distributed.fsdp.fully_shard(model, offload_policy=torch.distributed.fsdp.CPUOffloadPolicy())"
 # Keys for what the trainer does itself, through settings of its own.
 _TRAINERS = {"gradient_clipping", "gradient_accumulation_steps", "train_batch_size", "train_micro_batch_size_per_gpu", "fp16",
              "bf16", "steps_per_print", "wall_clock_breakdown", "scheduler", "zero_allow_untested_optimizer",
@@ -60,7 +62,8 @@ def from_deepspeed(config: dict[str, Any] | str | os.PathLike[str]) -> DeepSpeed
     """Reads a DeepSpeed configuration from a dict or a JSON file: offload_optimizer, offload_param, nvme_path, pin_memory,
     aio, stage and optimizer. If the two roles have different paths, the store has a folder in each, and both roles are on both.
     If torchrun has started several ranks, each has a store of its own there. `across_ranks` names the call of PyTorch's that
-    divides the model as the stage does; the trainer makes it, and then the optimizer of the parameters that the model has. The
+    divides the model as the stage does; the trainer makes it, and then the optimizer of the parameters that the model has. For
+    stage 3 with offload_param it keeps the weights in the host's memory, as `offload` takes no model that is sharded. The
     optimizer is AdamW, Adam, Lion, SGD or LAMB; what the configuration leaves out has DeepSpeed's default. LAMB does not limit
     the ratio of the norms (min_coeff, max_coeff). Keys that have no counterpart are listed in `without_counterpart`, and a
     warning names them. Raises InvalidArgument, which names the key, for a value that is not valid."""
@@ -126,6 +129,11 @@ def _read_zero(zero: dict[str, Any], settings: DeepSpeedSettings) -> None:
             settings.across_ranks = _STAGES[int(value)]
         else:
             settings.without_counterpart.append(place)
+    if settings.offload_parameters and settings.across_ranks == _STAGES[3] and not _is_alone():
+        settings.across_ranks, settings.offload_parameters = _STAGE_3_OFFLOADED, False
+        if folders["offload_param"] is not None:
+            settings.without_counterpart.append("zero_optimization.offload_param.device=nvme: the weights of a model that is "
+                                                "sharded over ranks rest in the host's memory")
     store = list(dict.fromkeys(folder for folder in folders.values() if folder is not None))
     settings.store = store if len(store) > 1 else store[0] if store else None
 
@@ -151,8 +159,12 @@ def _read_offload(offload: dict[str, Any], place: str, is_parameters: bool, sett
         settings.without_counterpart.append(f"{place}.{word}={value}: give spillway.torch.open pinned= bytes of memory")
     if device != "nvme":
         return None
-    is_alone = os.environ.get("WORLD_SIZE", "1") == "1"
-    return os.path.join(os.fspath(path), "spillway" if is_alone else "spillway-{rank}")
+    return os.path.join(os.fspath(path), "spillway" if _is_alone() else "spillway-{rank}")
+
+
+def _is_alone() -> bool:
+    """Returns whether torchrun has not started several ranks."""
+    return os.environ.get("WORLD_SIZE", "1") == "1"
 
 
 def _read_optimizer(optimizer: dict[str, Any], settings: DeepSpeedSettings) -> None:
