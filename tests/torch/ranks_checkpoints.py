@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by the tests of ranks' checkpoints: training on one number of ranks after another."""
+"""Shared by the tests of ranks' checkpoints: training on one number of ranks after another, and from commits."""
 
+import hashlib
 import os
 
 import ranks
@@ -8,7 +9,12 @@ import spillway.torch as st
 import torch
 import torch.distributed.checkpoint as dcp
 from ranks_case import Model, RanksTest, shard_all
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    get_state_dict,
+    set_state_dict,
+)
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 OPTIONS = {"nested": {}, "flattened": {"flatten_optimizer_state_dict": True}, "full": {"full_state_dict": True},
@@ -60,6 +66,85 @@ def part(rank, which, store, load, save, first, steps, options, more):
         optimizer.run.close()
     return losses
 
+
+# --- State dicts that name commits ---
+
+def digest(values):
+    """Returns a text that stands for the bits of tensors. DTensors are gathered: all ranks must call this."""
+    hashed = hashlib.sha256()
+    for value in values:
+        value = value.full_tensor() if hasattr(value, "full_tensor") else value
+        hashed.update(value.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return hashed.hexdigest()
+
+
+def state_digest(optimizer):
+    return digest(value for of in optimizer.full_state_dict()["state"].values() for value in of.values())
+
+
+def error_of(work):
+    try:
+        work()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def sharded(folder, store="store{rank}", checkpoint="commit", **more):
+    model = shard_all(Model())
+    middle = [param for name, param in model.named_parameters() if "blocks" in name]
+    rest = [param for name, param in model.named_parameters() if "blocks" not in name]
+    groups = [{"params": middle}, {"params": rest, "lr": 5e-3}]
+    if checkpoint == "torch":
+        return model, torch.optim.AdamW(groups, lr=1e-2)
+    return model, st.AdamW(groups, lr=1e-2, store=f"{folder}/{store}", pinned="1MiB", checkpoint=checkpoint, **more)
+
+
+def save(model, optimizer, path, options=()):
+    model_state, state = get_state_dict(model, optimizer, options=StateDictOptions(**dict(options)))
+    dcp.save({"model": model_state, "optimizer": state}, checkpoint_id=path)
+
+
+def load(model, optimizer, path, options=(), state_of=None):
+    """`state_of`: the folder with the optimizer's part; None: the same."""
+    options = StateDictOptions(**dict(options))
+    model_state, state = get_state_dict(model, optimizer, options=options)
+    for part in ({"model": model_state}, {"optimizer": state}):
+        dcp.load(part, checkpoint_id=state_of if state_of and "optimizer" in part else path)
+        model_state, state = part.get("model", model_state), part.get("optimizer", state)
+    set_state_dict(model, optimizer, model_state_dict=model_state, optim_state_dict=state, options=options)
+
+
+NESTED, FLATTENED = {}, {"flatten_optimizer_state_dict": True}
+
+
+def first_steps(rank, folder, options):
+    """Trains 4 steps, with a checkpoint of commits after 2. Returns what follows the checkpoint."""
+    model, optimizer = sharded(folder)
+    batches(model, rank, 2, 0, optimizer)
+    for name, each in options.items():
+        save(model, optimizer, f"{folder}/{name}", each)
+    alike = get_optimizer_state_dict(model, optimizer)
+    everywhere = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(everywhere, alike)
+    assert all(each == alike for each in everywhere)
+    return batches(model, rank, 2, 2, optimizer), digest(model.parameters()), state_digest(optimizer)
+
+
+def later_steps(rank, folder, name, options, store="store{rank}", state_of=None, checkpoint="commit"):
+    """Loads a checkpoint and trains 2 steps. Returns what follows it, or the error of the load."""
+    model, optimizer = sharded(folder, store.format(rank=rank, other=(rank + 1) % 2), checkpoint)
+    if error := error_of(lambda: load(model, optimizer, f"{folder}/{name}", options, state_of and f"{folder}/{state_of}")):
+        return error
+    losses = batches(model, rank, 2, 2, optimizer)
+    if checkpoint == "torch":
+        return losses, digest(model.parameters()), None
+    result = losses, digest(model.parameters()), state_digest(optimizer)
+    optimizer.run.close()
+    return result
+
+
+# --- Chains ---
 
 class ChainTest(RanksTest):
     def chain(self, counts, which, options=(), steps=2, **more):

@@ -14,6 +14,7 @@ memory holds the state of one rank's part of one parameter.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import json
 import os
@@ -47,7 +48,6 @@ def make_portable(checkpoint: str | os.PathLike[str], out: str | os.PathLike[str
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise spillway.AlreadyExists(f"{folder} is there already: name a folder that is new or empty")
     places = _places(saved, stores)
-    folder.mkdir(parents=True, exist_ok=True)
     writer = _Writer(folder)
     try:
         writer.copy(saved.groups)
@@ -196,7 +196,8 @@ class _Writer:
     """Writes a folder of torch.distributed.checkpoint, a tensor at a time; its own writer keeps all tensors of a file."""
 
     def __init__(self, folder: pathlib.Path):
-        self._folder = folder
+        self._folder, self._is_new = folder, not folder.exists()
+        folder.mkdir(parents=True, exist_ok=True)
         self._entries: dict[str, Any] = {}
         self._places: dict[dcp.MetadataIndex, _StorageInfo] = {}
         self._file: Any = None
@@ -246,6 +247,9 @@ class _Writer:
         """Removes what was written."""
         for name in self._names:
             (self._folder / name).unlink(missing_ok=True)
+        if self._is_new:
+            with contextlib.suppress(OSError):  # another process has put something there
+                self._folder.rmdir()
 
     def end(self, paths: dict[str, tuple[Any, ...]]) -> None:
         """Writes the metadata, with which the checkpoint is whole. `paths`: where entries were in the nested state dict."""
