@@ -4,7 +4,9 @@
 import contextlib
 import io
 import os
+import pathlib
 import re
+import shutil
 import subprocess
 import unittest
 import warnings
@@ -15,6 +17,7 @@ import spillway.torch as st
 import torch
 import torch.distributed.checkpoint as dcp
 from ranks_case import Model, RanksTest, shard_all, train
+from ranks_checkpoints import load, save, state_digest
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
@@ -104,6 +107,12 @@ def offloaded(rank, store):
     return [str(each.message) for each in seen if "spillway" in str(each.message)]
 
 
+def fill_up(folder):
+    with contextlib.suppress(OSError), open(os.path.join(folder, "filler"), "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(1 << 16))
+
+
 def fill(rank, store, small, load, save, amsgrad):
     """Trains, from a checkpoint unless there is none. Then fills the disk of rank 1, and trains with more state. Returns the
     losses, or raises."""
@@ -119,14 +128,34 @@ def fill(rank, store, small, load, save, amsgrad):
         dcp.save(dict(zip(("model", "optimizer"), get_state_dict(model, optimizer))), checkpoint_id=save)
     if amsgrad:
         if rank == 1:
-            with contextlib.suppress(OSError), open(os.path.join(small, "filler"), "wb", buffering=0) as file:
-                while True:
-                    file.write(bytes(1 << 16))
+            fill_up(small)
         for group in optimizer.param_groups:
             group["amsgrad"] = True
         losses += train(model, optimizer, rank, 2)
     optimizer.run.close()
     return losses
+
+
+def commit(rank, store, small, pinned, is_first):
+    """Trains and saves a checkpoint of commits. Then fills the disk of rank 1, goes on and saves another. If it is not the
+    first, loads the checkpoint instead, and returns whether the state is that of the save."""
+    model = shard_all(Model(width=512, hidden=512))
+    folder, good = small if rank == 1 else os.path.join(store, str(rank)), os.path.join(store, "good")
+    optimizer = st.AdamW(model.parameters(), store=folder, pinned=pinned, checkpoint="commit")
+    if is_first:
+        train(model, optimizer, rank, 2)
+        save(model, optimizer, good)
+        pathlib.Path(store, f"state{rank}").write_text(state_digest(optimizer))
+        if rank == 1:
+            fill_up(small)
+        torch.distributed.barrier()
+        train(model, optimizer, rank, 1, 2)
+        save(model, optimizer, os.path.join(store, "bad"))
+    load(model, optimizer, good)
+    is_same = pathlib.Path(store, f"state{rank}").read_text() == state_digest(optimizer)
+    train(model, optimizer, rank, 1, 2)
+    optimizer.run.close()
+    return is_same
 
 
 class ErrorsTest(RanksTest):
@@ -166,24 +195,46 @@ class ErrorsTest(RanksTest):
             self.assertEqual(len(seen), 1, seen)
             self.assertRegex(seen[0], "offloaded and then sharded.*such as blocks.0.down.bias, into memory again")
 
-    def test_after_a_full_disk_on_one_rank_the_last_checkpoint_loads(self):
-        small, saved = self.folder / "small", str(self.folder / "checkpoint")
+    def small_disk(self):
+        """Returns a folder with a file system of 24 MiB."""
+        small = self.folder / "small"
         small.mkdir()
         made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", small], capture_output=True, text=True)
         if made.returncode != 0:
             self.skipTest(f"no file system can be mounted: {made.stderr.strip()}")
-        try:
-            with self.assertRaises(ranks.RankFailed) as raised:
-                ranks.run(2, fill, self.store(), str(small), None, saved, True)
-            self.assertEqual(sorted(raised.exception.errors), [0, 1])  # both have ended
-            self.assertRegex(raised.exception.errors[1], r"ResourceExhausted: rank 1: .*small")
-            self.assertNotIn("did not end", str(raised.exception))
-            with self.assertRaises(ranks.RankFailed) as raised:
-                ranks.run(2, fill, self.store(), str(small), saved, None, False)
-            self.assertRegex(raised.exception.errors[1], r"ResourceExhausted: rank 1: .*small")
-        finally:
-            subprocess.run(["umount", small], check=True)
+        self.addCleanup(subprocess.run, ["umount", small], check=True)
+        return small
+
+    def assert_all_end(self, *job):
+        """Runs a job in which rank 1 finds its disk full."""
+        with self.assertRaises(ranks.RankFailed) as raised:
+            ranks.run(2, *job)
+        self.assertEqual(sorted(raised.exception.errors), [0, 1])
+        self.assertRegex(raised.exception.errors[1], r"ResourceExhausted: rank 1: .*small")
+        self.assertNotIn("did not end", str(raised.exception))
+        return raised.exception.errors
+
+    def test_after_a_full_disk_on_one_rank_the_last_checkpoint_loads(self):
+        small, saved = str(self.small_disk()), str(self.folder / "checkpoint")
+        self.assert_all_end(fill, self.store(), small, None, saved, True)
+        with self.assertRaises(ranks.RankFailed) as raised:
+            ranks.run(2, fill, self.store(), small, saved, None, False)
+        self.assertRegex(raised.exception.errors[1], r"ResourceExhausted: rank 1: .*small")
         ranks.run(2, fill, self.store(), None, saved, None, False)
+
+    def test_after_a_full_disk_on_one_rank_the_last_commits_load(self):
+        small = self.small_disk()
+        for pinned, is_in_commit in (("64MiB", True), ("1MiB", False)):  # with 1 MiB the step finds no room
+            with self.subTest(pinned):
+                store = self.store()
+                os.mkdir(store)
+                errors = self.assert_all_end(commit, store, str(small), pinned, True)
+                if is_in_commit:  # which fails on all
+                    self.assertRegex(errors[0], r"ResourceExhausted: rank 1: .*small")
+                (small / "filler").unlink()
+                self.assertEqual(ranks.run(2, commit, store, str(small), pinned, False), [True, True])
+                for left in small.iterdir():
+                    left.unlink() if left.is_file() else shutil.rmtree(left)
 
 
 if __name__ == "__main__":
