@@ -72,7 +72,8 @@ class PipelineTest(RanksTest):
         self.assertEqual({layer for layer, _ in weights}, set(range(5)))
         self.assertEqual(begun, losses[:2])
         self.assertEqual(self.train((2,), (store, 2, 5, saved)), [(losses[2:], weights)])
-        self.assertEqual(self.train((1, 3), (self.words("--pinned", "64"),)), [made])  # on three ranks
+        for cut in ((1, 3), (1, 2, 4)):  # on three ranks, and on four
+            self.assertEqual(self.train(cut, (self.words("--pinned", "64"),)), [made])
 
     def test_the_example_cuts_by_what_it_measures(self):
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(EXAMPLE),

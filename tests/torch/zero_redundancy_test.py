@@ -13,7 +13,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch_case import TorchTest, tiny_model
 
-STEPS = 3
+STEPS = 5
 
 
 def batch_of(step):
@@ -171,7 +171,8 @@ class ZeroRedundancyTest(TorchTest):
     makes_tensors_there = False  # gloo is the CPU's
 
     def test_losses_and_weights_are_those_of_torch(self):
-        ranks.run(2, trains, str(self.folder))
+        for count in (2, 4):
+            ranks.run(count, trains, f"{self.folder}/{count}")
 
     def test_consolidated_state_is_whole_and_loads(self):
         ranks.run(2, consolidates, str(self.folder))
