@@ -83,7 +83,7 @@ class ReshardingTest(ChainTest):
     def test_the_same_number_of_ranks_goes_on_with_the_same_bits(self):
         bf16 = {"dtype": torch.bfloat16}
         for words in ({}, bf16, {"state_format": "bf16"}, {**bf16, "state_format": "bf16"}):
-            for count in (1, 2):
+            for count in (1, 2, 4):
                 with self.subTest(f"{count} {words}"):
                     self.assertEqual(self.chain([count], [st.AdamW], steps=6, **words),
                                      self.chain([count] * 3, [st.AdamW] * 3, **words))
