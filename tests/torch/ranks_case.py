@@ -15,8 +15,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
 
 STEPS = 5
+JOB_CASES = 6  # that one job trains, which must end before ranks.TIMEOUT on a busy machine, too
 CLIP = {"train": {"clip": 0.5}}
 
 
@@ -60,8 +62,14 @@ def tensor_parallel(model, mesh):
     return model
 
 
+def hsdp_mesh():
+    shape = (2, torch.distributed.get_world_size() // 2)
+    return init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))
+
+
 def sharded(way, model):
-    """Shards a model one way. Returns it, and the number of this rank's batches: ranks of one number train on the same."""
+    """Divides a model among ranks one way. Returns it, and the number of this rank's batches: ranks of one number train on the
+    same."""
     rank, count = torch.distributed.get_rank(), torch.distributed.get_world_size()
     if way == "fsdp":
         return shard_all(model), rank
@@ -72,7 +80,9 @@ def sharded(way, model):
     if way == "cpu":
         return shard_all(model, offload_policy=CPUOffloadPolicy(pin_memory=False)), rank
     if way == "hsdp":
-        return shard_all(model, mesh=init_device_mesh("cpu", (2, count // 2), mesh_dim_names=("replicate", "shard"))), rank
+        return shard_all(model, mesh=hsdp_mesh()), rank
+    if way == "ddp":
+        return DistributedDataParallel(model), rank
     if way == "tp":
         return tensor_parallel(model, init_device_mesh("cpu", (count,))), 0
     assert way == "both"
@@ -135,14 +145,21 @@ def pairs(rank, cases):
     return [pair(rank, *case) for case in cases]
 
 
-def bf16_shards(rank, store, ours):
+def shards_of(dtype, way):
+    """Returns a model with shards of a dtype ("fsdp" or "hsdp") and gradients in fp32, which computes in bf16. Its weights are
+    those of any other dtype."""
+    model = Model().to(torch.bfloat16).to(dtype)
+    for param in model.parameters():
+        param.grad_dtype = torch.float32
+    more = {"mesh": hsdp_mesh()} if way == "hsdp" else {}
+    return shard_all(model, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32), **more)
+
+
+def bf16_shards(rank, store, ours, way="fsdp"):
     """Returns what bf16 shards with gradients in fp32 train to, and what fp32 shards do, from the same weights."""
     results = []
     for dtype in (torch.bfloat16, torch.float32):
-        model = Model().to(torch.bfloat16).to(dtype)
-        for param in model.parameters():
-            param.grad_dtype = torch.float32
-        shard_all(model, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))
+        model = shards_of(dtype, way)
         folder = os.path.join(store, str(dtype), "{rank}")
         optimizer = st.AdamW(model.parameters(), lr=1e-2, store=folder, pinned="1MiB", **ours)
         clip = torch.inf if ours.get("update") == "backward" else 0.5
@@ -151,6 +168,18 @@ def bf16_shards(rank, store, ours):
         assert all(param.dtype == dtype for param in model.parameters())
         optimizer.run.close()
     return results
+
+
+def compact(rank, store, way):
+    """Returns the losses and norms of torch.optim on fp32 shards, and of ours with compact state on bf16 shards."""
+    model = shards_of(torch.float32, way)
+    expected = train(model, torch.optim.AdamW(model.parameters(), lr=1e-2), rank, clip=0.5)
+    model = shards_of(torch.bfloat16, way)
+    folder = os.path.join(store, "{rank}")
+    optimizer = st.AdamW(model.parameters(), lr=1e-2, store=folder, pinned="1MiB", state_format="compact")
+    losses = train(model, optimizer, rank, clip=0.5)
+    optimizer.run.close()
+    return expected, losses
 
 
 def replaced(rank, store, ours):
@@ -234,6 +263,10 @@ class RanksTest(unittest.TestCase):
 
     def check(self, count, cases):
         """Trains each case, (way of sharding, name of the optimizer, options), with torch.optim and with spillway.torch."""
+        for first in range(0, len(cases), JOB_CASES):
+            self._check_job(count, cases[first:first + JOB_CASES])
+
+    def _check_job(self, count, cases):
         made = [(self.store(), case) for case in cases]
         for rank, results in enumerate(ranks.run(count, pairs, made)):
             for case, (theirs, mine) in zip(cases, results, strict=True):

@@ -5,7 +5,7 @@ import unittest
 
 import ranks
 import torch
-from ranks_case import CLIP, RanksTest, adapters, bf16_shards, scaled
+from ranks_case import CLIP, RanksTest, adapters, bf16_shards, compact, scaled
 
 ACCUMULATED = {"train": {"clip": 0.5, "accumulate": 2}}
 ENGINE, BACKWARD = {"ours": {"gradients": "engine"}}, {"ours": {"update": "backward"}}
@@ -15,7 +15,7 @@ WAYS = ("fsdp", "kept", "mixed", "cpu", "hsdp")  # in which clip_grad_norm_ take
 class GridTest(RanksTest):
     def test_every_way_of_sharding(self):
         for count in (2, 4):
-            self.check(count, [(way, "AdamW", CLIP) for way in WAYS] + [("tp", "AdamW", {}), ("both", "AdamW", {})])
+            self.check(count, [(way, "AdamW", CLIP) for way in ("ddp", *WAYS)] + [("tp", "AdamW", {}), ("both", "AdamW", {})])
 
     def test_what_else_a_step_may_have(self):
         for count in (2, 4):
@@ -33,13 +33,24 @@ class GridTest(RanksTest):
 
     def test_state_formats(self):
         for count in (2, 4):
-            self.check(count, [("fsdp", "AdamW", {**CLIP, **more, "ours": {"state_format": name}, "most": most})
-                               for name, most in (("bf16", 1e-2), ("8bit", 5e-2)) for more in ({}, {"frozen": True})])
+            cases = [("fsdp", "AdamW", {**CLIP, **more, "ours": {"state_format": name}, "most": most})
+                     for name, most in (("bf16", 1e-2), ("8bit", 5e-2)) for more in ({}, {"frozen": True})]
+            cases += [(way, "AdamW", {**more, "ours": {"state_format": "8bit"}, "most": 5e-2})
+                      for way, more in (("hsdp", CLIP), ("tp", {}), ("both", {}))]
+            self.check(count, cases)
+
+    def test_compact_state(self):
+        for count in (2, 4):
+            for way in ("fsdp", "hsdp"):
+                for theirs, ours in ranks.run(count, compact, self.store(), way):
+                    for (a, _), (b, _) in zip(theirs, ours, strict=True):
+                        self.assertLess(abs(a - b), 5e-2, (count, way, theirs, ours))
 
     def test_bf16_shards_with_gradients_in_fp32_train_as_fp32_shards_do(self):
         for count in (2, 4):
-            for more in ({}, {"gradients": "engine"}, {"update": "backward"}, {"state_format": "bf16"}):
-                for lower, whole in ranks.run(count, bf16_shards, self.store(), more):
+            for way, more in (("fsdp", {}), ("fsdp", {"gradients": "engine"}), ("fsdp", {"update": "backward"}),
+                              ("fsdp", {"state_format": "bf16"}), ("hsdp", {}), ("hsdp", {"gradients": "engine"})):
+                for lower, whole in ranks.run(count, bf16_shards, self.store(), more, way):
                     self.assertEqual(lower[:-1], whole[:-1])
                     for a, b in zip(lower[-1], whole[-1], strict=True):
                         self.assertTrue(torch.equal(a, b))

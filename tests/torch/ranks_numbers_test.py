@@ -10,7 +10,8 @@ from ranks_case import CLIP, RanksTest, bf16_shards, replaced
 
 class NumbersTest(RanksTest):
     def test_losses_norms_and_weights_are_torchs(self):
-        self.check(4, [("fsdp", "AdamW", {"train": {"clip": 0.5, "accumulate": 2}, "frozen": True}),  # some shards are empty
+        self.check(4, [("ddp", "AdamW", CLIP),
+                       ("fsdp", "AdamW", {"train": {"clip": 0.5, "accumulate": 2}, "frozen": True}),  # some shards are empty
                        ("hsdp", "AdamW", {**CLIP, "ours": {"gradients": "engine"}}),
                        ("both", "AdamW", {"ours": {"update": "backward"}})])
 
