@@ -2,8 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What does spillway.torch cost beside torch.optim.AdamW under FSDP2, and do several ranks use the rates of all their drives?
 
-    bench/torch_ranks.py step --folder STORES [--tokens 1024] [--pinned 64MiB] [--rounds 9] [--json FILE]
-    bench/torch_ranks.py drives --folder STORES [--rate 40] [--rounds 5] [--json FILE]       root, cgroup version 1
+    bench/torch_ranks.py step --folder STORES [--tokens 1024] [--pinned 64MiB] [--rounds 9] [--out bench/results]
+    bench/torch_ranks.py drives --folder STORES [--rate 40] [--pinned 8MiB] [--rounds 5] [--out bench/results]
+
+`drives` needs root and cgroup version 1. Leaves torch_ranks_step.json or torch_ranks_drives.json in the folder --out. Exit code
+1 means that a figure is beyond its limit.
 
 `step`: two ranks, joined by gloo on the CPU, train a transformer of 25 M parameters in two ways, each with its own model: with
 torch.optim.AdamW(fused=True), and with spillway.torch.AdamW, whose state is on NVMe. A round is one step of each, so that a
@@ -11,7 +14,7 @@ machine that is slower for a while slows both. Limit: the median, over rounds, o
 
 `drives`: 1, 2 and 4 ranks update 24 Mi parameters in fp32, whose state of 192 MiB is divided among them. Each rank is in a
 blkio cgroup that lets it read and write --rate MB/s each, as if it had a drive of its own. Limits: N ranks take at most 1.1 / N
-of the time of one, and each holds 1 / N of its bytes, within 5%.
+of the time of one, and each holds 1 / N of its bytes, within 5%, in its engine and on its drive.
 
 Needs PyTorch (tools/setup --torch) and the package spillway.
 """
@@ -21,14 +24,14 @@ import contextlib
 import json
 import os
 import pathlib
-import platform
 import statistics
 import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "torch"))
+sys.path[:0] = [str(ROOT / "tests" / "torch"), str(ROOT / "tools")]
 
+import machine
 import ranks
 import spillway.torch as st
 import torch
@@ -37,6 +40,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
 BLKIO = pathlib.Path("/sys/fs/cgroup/blkio")
+PINNED = {"step": "64MiB", "drives": "8MiB"}  # with more, 4 ranks would have all state in memory
+STEP_LIMIT = 1.15  # of torch.optim's time
+SHARE_LIMIT = 1.1  # times 1 / N, of one rank's time
+BYTES_LIMIT = 0.05  # by how much a rank's share of the bytes may differ from 1 / N, relative to 1 / N
 WIDTH, LAYERS, VOCABULARY = 640, 5, 512
 ELEMENTS = 24 << 20
 ROWS = 12  # parameters of the part `drives`
@@ -101,11 +108,12 @@ def step(flags):
                        "spillway.torch": statistics.median(each[0] for each in ours)},
            "step_seconds": {"torch.optim": statistics.median(each[1] for each in theirs),
                             "spillway.torch": statistics.median(each[1] for each in ours)},
-           "moved_bytes_a_rank": moved, "ratio": ratio, "limit": 1.15,
+           "moved_bytes_a_rank": moved, "ratio": ratio, "limit": STEP_LIMIT,
            "largest_difference_of_losses": max(abs(its[2] - mine[2]) for its, mine in zip(theirs, ours, strict=True))}
     print(f"step: {row['seconds']['torch.optim']:.3f} s with torch.optim.AdamW, {row['seconds']['spillway.torch']:.3f} s with "
-          f"spillway.torch, ratio {ratio['median']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f}), limit 1.15")
-    return row
+          f"spillway.torch, ratio {ratio['median']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f}), limit {STEP_LIMIT}; "
+          f"a rank moves {moved / 1e6:.0f} MB a step")
+    return row, ratio["median"] <= STEP_LIMIT
 
 
 @contextlib.contextmanager
@@ -149,7 +157,7 @@ def updates(rank, flags, count):
 
 
 def drives(flags):
-    rows = []
+    rows, is_within = [], True
     for count in (1, 2, 4):
         results = ranks.run(count, updates, flags, count, timeout=3600)
         seconds = spread([each[0] for each in results[0][0]])  # until the slowest rank has ended
@@ -157,13 +165,16 @@ def drives(flags):
                      "on_disk_bytes": max(on_disk for _, _, on_disk in results)})
         row, first = rows[-1], rows[0]
         row["share_of_time"] = seconds["median"] / first["seconds"]["median"]
-        row["limit"] = 1.1 / count if count > 1 else 1.0
-        row["share_of_bytes"] = row["held_bytes"] / first["held_bytes"]
+        row["limit"] = SHARE_LIMIT / count if count > 1 else 1.0
+        for name in ("held_bytes", "on_disk_bytes"):
+            row[f"share_of_{name}"] = row[name] / first[name]
+            is_within &= abs(row[f"share_of_{name}"] * count - 1) <= BYTES_LIMIT
+        is_within &= row["share_of_time"] <= row["limit"]
         print(f"drives: {count} ranks take {seconds['median']:.2f} s ({seconds['low']:.2f} to {seconds['high']:.2f}), "
               f"{row['share_of_time']:.3f} of one rank's (limit {row['limit']:.3f}), and each holds "
-              f"{row['held_bytes'] / 1e6:.1f} MB, {row['share_of_bytes']:.3f} of one rank's; on disk "
-              f"{row['on_disk_bytes'] / 1e6:.1f} MB", flush=True)
-    return rows
+              f"{row['held_bytes'] / 1e6:.1f} MB, {row['share_of_held_bytes']:.3f} of one rank's; on disk "
+              f"{row['on_disk_bytes'] / 1e6:.1f} MB, {row['share_of_on_disk_bytes']:.3f}", flush=True)
+    return rows, is_within
 
 
 def main():
@@ -171,17 +182,23 @@ def main():
     parser.add_argument("part", choices=("step", "drives"))
     parser.add_argument("--folder", required=True, help="where the stores are made")
     parser.add_argument("--tokens", type=int, default=1024, help="of a step of a rank")
-    parser.add_argument("--pinned", default="64MiB", help="of a rank; drives: 8MiB is enough")
+    parser.add_argument("--pinned", help="of a rank; step: 64MiB, drives: 8MiB")
     parser.add_argument("--rate", type=int, default=40, help="MB/s of a rank's drive")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--json")
+    parser.add_argument("--out", type=pathlib.Path, help="folder for torch_ranks_PART.json")
     flags = parser.parse_args()
+    flags.pinned = flags.pinned or PINNED[flags.part]
     pathlib.Path(flags.folder).mkdir(parents=True, exist_ok=True)
-    found = {"step": step, "drives": drives}[flags.part](flags)
-    if flags.json:
-        machine = {"cpu": platform.processor() or platform.machine(), "kernel": platform.release(), "torch": torch.__version__}
-        pathlib.Path(flags.json).write_text(json.dumps({"v": 1, "machine": machine, flags.part: found}, indent=1) + "\n")
+    found, is_within = {"step": step, "drives": drives}[flags.part](flags)
+    if flags.out:
+        flags.out.mkdir(parents=True, exist_ok=True)
+        result = {"v": 1, "machine": machine.describe(flags.folder) | {"torch": torch.__version__}, "pinned": flags.pinned,
+                  "rounds": flags.rounds, flags.part: found}
+        (flags.out / f"torch_ranks_{flags.part}.json").write_text(json.dumps(result, indent=1) + "\n")
+    if not is_within:
+        print(f"{flags.part}: beyond a limit", file=sys.stderr)
+    return 0 if is_within else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
