@@ -23,8 +23,10 @@
 
 #if defined(__has_feature)
 #define SPILLWAY_IS_SANITIZED (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
+#define SPILLWAY_IS_THREAD_SANITIZED __has_feature(thread_sanitizer)
 #else
 #define SPILLWAY_IS_SANITIZED 0
+#define SPILLWAY_IS_THREAD_SANITIZED 0
 #endif
 
 namespace spillway {

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -97,6 +98,11 @@ TEST(GpuRuns, GiveOneResultHoweverBytesMove) {
     };
     add("--device-bytes", std::to_string(48 + random() % 200) + "KiB");
     add("--pinned-bytes", std::to_string(96 + random() % 400) + "KiB");
+    if (random() % 3 == 0) {  // state that rests on the device is updated there
+      flags.push_back("--place");
+      flags.push_back("optimizer=device");
+      *std::next(std::find(flags.begin(), flags.end(), "--device-bytes")) = "2MiB";
+    }
     add("--accumulation-order", random() % 2 == 0 ? "layer" : "micro-batch");
     add("--checkpoint-activations", random() % 2 == 0 ? "on" : "off");
     add("--policy", random() % 4 == 0 ? "demand" : "planned");

@@ -82,9 +82,18 @@ MinimumBudgets SmallestBudgets(const hf::ModelConfig& config, const ModelOptions
     auto specs = ParameterTensorSpecs(parameter, options, tiles);
     for (const TensorSpec& spec : specs)
       count(spec, spec.role == Role::kParameter || spec.role == Role::kGradient);
-    std::erase_if(specs, [&](const TensorSpec& spec) { return rests(spec, Tier::kPinned); });
-    if (options.training)
-      budgets.pinned_bytes = std::max(budgets.pinned_bytes, UpdateBytes(UpdateOrder(specs)));
+    if (!options.training) continue;
+    // As Optimizer::Create with a stream tells it.
+    const bool on_device =
+        options.on_gpu && options.rule.kind == RuleKind::kAdamW && !options.rule.amsgrad &&
+        std::all_of(specs.begin(), specs.end(), [&](const TensorSpec& spec) {
+          return (spec.role != Role::kMoment && spec.role != Role::kMasterWeight) ||
+                 rests(spec, Tier::kDevice);
+        });
+    const Tier tier = on_device ? Tier::kDevice : Tier::kPinned;
+    uint64_t& bytes = on_device ? budgets.device_bytes : budgets.pinned_bytes;
+    std::erase_if(specs, [&](const TensorSpec& spec) { return rests(spec, tier); });
+    bytes = std::max(bytes, UpdateBytes(UpdateOrder(specs)));
   }
   for (const TensorSpec& spec : ActivationSpecs(model, options)) count(spec, true);
   budgets.pinned_bytes = std::max(budgets.pinned_bytes, 2 * largest);

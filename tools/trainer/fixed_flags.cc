@@ -87,7 +87,7 @@ void AppendLater(const TrainerOptions& options, std::vector<FixedFlag>* flags) {
   append_if(rule.maximize, "--maximize");
   if (model.state_format != StateFormat::kF32)
     flags->emplace_back("--state-format", std::string(Name(model.state_format)));
-  if (options.on_gpu) flags->emplace_back("--device", "cuda");
+  if (model.on_gpu) flags->emplace_back("--device", "cuda");
   const ParameterGroups& groups = model.groups;
   if (!groups.frozen.empty()) flags->emplace_back("--freeze", absl::StrJoin(groups.frozen, ","));
   if (!groups.fp32.empty()) flags->emplace_back("--fp32", absl::StrJoin(groups.fp32, ","));

@@ -71,7 +71,9 @@ struct ModelOptions {
   AccumulationOrder accumulation_order = AccumulationOrder::kMicroBatch;
   Rule rule;  // decides which state a parameter has
   StateFormat state_format = StateFormat::kF32;
-  ParameterGroups groups;   // frozen parameters have no gradient and no state
+  ParameterGroups groups;  // frozen parameters have no gradient and no state
+  // A GPU computes, and AdamW's state that rests there is updated there.
+  bool on_gpu = false;
   bool is_resumed = false;  // DataLoss unless the engine's last commit has every tensor
   TileSizes tiles;          // a store's tiles do not change: a resumed run needs those of the store
 

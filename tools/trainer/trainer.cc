@@ -125,9 +125,10 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
   const Description model = Describe(config);
   model_options.tiles = state ? TilesOfStore(model, state->tiles) : TilesOf(model, options.model);
   trainer->peak_flops_ = compute->PeakFlops();
+  Stream* const stream = compute->stream();
   SPILLWAY_ASSIGN_OR_RETURN(
       trainer->model_, Model::Create(engine, std::move(compute), config, model_options, source));
-  SPILLWAY_RETURN_IF_ERROR(trainer->CreateOptimizer(pool));
+  SPILLWAY_RETURN_IF_ERROR(trainer->CreateOptimizer(pool, stream));
   trainer->step_flops_ = StepFlops(config, options.model);
   if (state) {
     trainer->state_ = *state;
@@ -145,10 +146,10 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
 }
 
 // Creates the optimizer for the parameters that are trained.
-absl::Status Trainer::CreateOptimizer(ThreadPool* pool) {
+absl::Status Trainer::CreateOptimizer(ThreadPool* pool, Stream* stream) {
   const ModelOptions& model = options_.model;
-  SPILLWAY_ASSIGN_OR_RETURN(optimizer_,
-                            Optimizer::Create(engine_, pool, model.rule, model.state_format));
+  SPILLWAY_ASSIGN_OR_RETURN(
+      optimizer_, Optimizer::Create(engine_, pool, model.rule, model.state_format, stream));
   SPILLWAY_ASSIGN_OR_RETURN(
       ListedUpdates listed,
       AddTrained(optimizer_.get(), model, model_->parameters(), options_.weight_decay));

@@ -50,7 +50,6 @@ struct TrainerOptions {
   int64_t evaluate_windows = 8;
   int64_t commit_every = 0;  // steps; 0: only when the run ends
   bool durable = false;      // the engine has a store to commit to
-  bool on_gpu = false;       // a run stays on the kind of device that it began on
 };
 
 // The factor of every learning rate: the step's windows over rate_batch, the square root of that,
@@ -128,7 +127,7 @@ class Trainer {
 
   absl::Status RunSteps(const Observer& observer, const std::atomic<bool>& stop,
                         std::atomic<bool>* commit_now, RunSummary* summary);
-  absl::Status CreateOptimizer(ThreadPool* pool);
+  absl::Status CreateOptimizer(ThreadPool* pool, Stream* stream);
   absl::StatusOr<StepRecord> RunStep();
   absl::Status ComputeStep(StepRecord* record);
   absl::Status CommitBefore(const absl::Status& error);

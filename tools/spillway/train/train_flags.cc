@@ -244,7 +244,7 @@ absl::Status FinishTrainFlags(TrainFlags* flags) {
   options.loss_scaler.enabled = options.model.precision == Precision::kFp16Amp;
   options.schedule.total_steps = *flags->steps;
   if (!flags->outputs.trace.empty()) flags->engine.timeline_events = kTraceEvents;
-  options.on_gpu = flags->engine.device.kind() == Device::Kind::kCuda;
+  options.model.on_gpu = flags->engine.device.kind() == Device::Kind::kCuda;
   options.durable = !flags->engine.store.empty() && flags->durability == Durability::kCommit;
   return absl::OkStatus();
 }

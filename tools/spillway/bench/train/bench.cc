@@ -114,6 +114,7 @@ class Bench {
  private:
   absl::Status MeasureRow(const BenchModel& model, Row* row) {
     trainer::ModelOptions recipe = options_.recipe;
+    recipe.on_gpu = options_.engine.device.kind() == Device::Kind::kCuda;
     EngineFlags flags = options_.engine;
     std::optional<bench_io::OwnFolder> folder;
     if (row->where == Where::kNvme) {
@@ -202,8 +203,9 @@ class Bench {
         run.model, trainer::Model::Create(run.engine.get(), std::move(timed), model.config, recipe,
                                           QuickWeights()));
     row->workspace_bytes = run.model->workspace_bytes();
-    SPILLWAY_ASSIGN_OR_RETURN(run.optimizer, Optimizer::Create(run.engine.get(), &pool_,
-                                                               recipe.rule, recipe.state_format));
+    SPILLWAY_ASSIGN_OR_RETURN(
+        run.optimizer, Optimizer::Create(run.engine.get(), &pool_, recipe.rule, recipe.state_format,
+                                         run.compute->stream()));
     SPILLWAY_ASSIGN_OR_RETURN(auto listed, trainer::AddTrained(run.optimizer.get(), recipe,
                                                                run.model->parameters(), 0.01));
     run.updates = std::move(listed.updates);
@@ -238,6 +240,9 @@ class Bench {
         each.learning_rate = 1e-6;
       }
       SPILLWAY_RETURN_IF_ERROR(run->optimizer->Step(run->updates));
+      if (run->compute->stream() != nullptr) {  // an update may be on the device
+        SPILLWAY_RETURN_IF_ERROR(run->compute->stream()->Synchronize());
+      }
       const double updated = SecondsSince(begin);
       SPILLWAY_RETURN_IF_ERROR(run->engine->EndStep());
       SPILLWAY_RETURN_IF_ERROR(run->engine->WaitForPlan());
