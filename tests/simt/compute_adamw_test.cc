@@ -31,7 +31,8 @@ using optim::FusedRun;
 using Bytes = std::vector<uint8_t>;
 
 constexpr int64_t kBlock = optim::kBlockElements;
-constexpr uint64_t kFirstElement = 65536 * 3 - 1000;  // the run has elements of two keys
+// The run has elements of two keys, and their numbers have more than 32 bits.
+constexpr uint64_t kFirstElement = (uint64_t{1} << 33) + 65536 * 3 - 1000;
 constexpr uint64_t kKeys[3] = {0x1234567890abcdef, 0xfedcba0987654321, 0x55aa55aa12345678};
 constexpr optim::CodeMap kMaps[2] = {optim::CodeMap::kSigned, optim::CodeMap::kUnsigned};
 
@@ -41,7 +42,8 @@ struct Resting {
   DType gradient_type = DType::kF32, weight_type = DType::kBF16;
   int64_t rows = 0, width = 0;
   optim::EncodedRow row;
-  uint8_t *gradient = nullptr, *weight = nullptr;
+  uint8_t* gradient = nullptr;
+  uint8_t* weight = nullptr;  // null: there is only the master weight
   float* master = nullptr;
   uint8_t* moments[2] = {};  // tensors of their own
   uint8_t* state = nullptr;  // or encoded rows
@@ -75,7 +77,8 @@ class ComputeAdamW : public EachMachine {
     return Bytes(data, data + values.size() * ElementBytes(type));
   }
 
-  // Steps of a parameter on the CPU, whose vectors these are, and on the machine.
+  // Steps of a parameter on the CPU, whose vectors these are, and on the machine. It has a weight
+  // beside its master weight unless that would be fp32, too.
   void Check(StateFormat format, DType gradient_type, DType weight_type, int64_t rows,
              int64_t width, int64_t steps, int orders) {
     SCOPED_TRACE(testing::Message()
@@ -98,14 +101,15 @@ class ComputeAdamW : public EachMachine {
     Bytes moments[2] = {Bytes(moment_bytes), Bytes(moment_bytes)};
     Bytes state(static_cast<size_t>(rows * there.row_bytes()));
     there.master = Put(masters);
-    there.weight = Put(weight);
+    const bool has_weight = weight_type != DType::kF32;
+    if (has_weight) there.weight = Put(weight);
     for (int i = 0; i < 2; ++i) there.moments[i] = Put(moments[i]);
     there.state = Put(state);
     there.gradient = Take<uint8_t>(n * static_cast<int64_t>(ElementBytes(gradient_type)));
 
     Resting here = there;
     here.master = masters.data();
-    here.weight = weight.data();
+    if (has_weight) here.weight = weight.data();
     for (int i = 0; i < 2; ++i) here.moments[i] = moments[i].data();
     here.state = state.data();
     for (int64_t step = 1; step <= steps; ++step) {
@@ -113,7 +117,7 @@ class ComputeAdamW : public EachMachine {
       here.gradient = gradient.data();
       std::copy(gradient.begin(), gradient.end(), there.gradient);
       const Update update = {
-          .step = step, .learning_rate = 1e-3, .weight_decay = 0.1, .gradient_scale = 0.5};
+          .step = step, .learning_rate = 1e-3, .weight_decay = 0.1, .gradient_scale = 0.3};
       const optim::RuleFactors factors = optim::MakeFactors({.kind = RuleKind::kAdamW}, update);
       UpdateOnCpu(factors, here);
       UpdateOnMachine(factors, there, orders);
@@ -133,7 +137,8 @@ class ComputeAdamW : public EachMachine {
     run.gradient = of.gradient + first * static_cast<int64_t>(ElementBytes(of.gradient_type));
     run.gradient_dtype = of.gradient_type;
     run.master = optim::IsSplit(of.format) ? nullptr : of.master + first;
-    run.weight = of.weight + first * static_cast<int64_t>(ElementBytes(of.weight_type));
+    if (of.weight != nullptr)
+      run.weight = of.weight + first * static_cast<int64_t>(ElementBytes(of.weight_type));
     run.weight_dtype = of.weight_type;
     run.format = of.format;
     run.num_moments = 2;
@@ -224,7 +229,8 @@ class ComputeAdamW : public EachMachine {
   static void ExpectSameState(const Resting& got, const Resting& expected, int64_t step) {
     SCOPED_TRACE(testing::Message() << "after step " << step);
     const int64_t n = got.elements();
-    ExpectSameRun("weight", got.weight_type, n, got.weight, expected.weight);
+    if (got.weight != nullptr)
+      ExpectSameRun("weight", got.weight_type, n, got.weight, expected.weight);
     if (!optim::IsSplit(got.format)) {
       ExpectSameRun("master", DType::kF32, n, reinterpret_cast<const uint8_t*>(got.master),
                     reinterpret_cast<const uint8_t*>(expected.master));
@@ -309,6 +315,11 @@ TEST_P(ComputeAdamW, HasTheBitsOfTheCpuInEachOrder) {
         Check(format, weight_type, weight_type, 1, width, 3, kOrders);
     }
   }
+}
+
+TEST_P(ComputeAdamW, AMasterWeightMayBeTheOnlyOne) {
+  for (const StateFormat format : {StateFormat::kF32, StateFormat::kBf16, StateFormat::k8Bit})
+    Check(format, DType::kF32, DType::kF32, 2, 301, 2, /*orders=*/1);
 }
 
 TEST_P(ComputeAdamW, HasTheBitsOfTheCpuOverAMillionElements) {

@@ -2,6 +2,8 @@
 //
 // Conversions of elements, copies, zeros and additions. Each has one right result in bits.
 
+#include <sys/mman.h>
+
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -82,6 +84,26 @@ TEST_P(ComputeCopies, CopyRowsLeavesWhatLiesBetween) {
       }
     }
   }
+}
+
+// The second row begins 2^32 elements after the first. Pages that no row is in take no memory.
+TEST_P(ComputeCopies, RowsMayLieFarApart) {
+  if (GetParam() == Kind::kCuda) GTEST_SKIP() << "needs pages that are taken when they are written";
+  constexpr int64_t kStride = int64_t{1} << 32, kColumns = 300;
+  constexpr size_t kBytes = (kStride + kColumns) * sizeof(uint16_t);
+  void* const far = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (far == MAP_FAILED) GTEST_SKIP() << "the system limits addresses";
+  const Values values = Rounded(DType::kBF16, Random(2 * kColumns));
+  const View near = Put(DType::kBF16, 2, kColumns, values);
+  const View target = Undefined(DType::kBF16, 2, kColumns);
+  View apart = near;
+  apart.data = static_cast<std::byte*>(far);
+  apart.stride = kStride;
+  Launch(CopyRows{MatrixOf(near), MatrixOf(apart)});
+  Launch(CopyRows{MatrixOf(apart), MatrixOf(target)});
+  ExpectSame(target, values);
+  munmap(far, kBytes);
 }
 
 TEST_P(ComputeCopies, ZeroHeadsLeavesWhatLiesBetween) {

@@ -95,6 +95,9 @@ TEST_P(ComputeCrossEntropy, LargeLogitsDoNotOverflow) {
   const View small = Put(DType::kF32, 2, 2, {0, -3e4f, 1, 2});
   const View large = Put(DType::kF32, 2, 1, {3e4f, -3e4f});
   EXPECT_NEAR(LossOf({small, large}, {2, 0}), (0 + std::log(std::exp(1.0) + 1)) / 2, 1e-6);
+  // A loss is small beside them.
+  const View near = Put(DType::kF32, 1, 2, {3e4f, 3e4f + 1});
+  EXPECT_NEAR(LossOf({near}, {1}), std::log(std::exp(-1.0) + 1), 1e-6);
 }
 
 // More tokens than threads.

@@ -98,11 +98,15 @@ TEST_P(ComputeSoftmax, EachRowSeesItsKeys) {
   Check(DType::kF32, {.first_query = 9, .queries = 4, .group = 1, .heads = 1, .window = 1});
 }
 
-TEST_P(ComputeSoftmax, LargeScoresDoNotOverflow) {
+TEST_P(ComputeSoftmax, LargeScoresDoNotOverflowOrVanish) {
   const VisibleKeys visible = {.first_query = 1, .queries = 1, .group = 1, .first_key = 0};
-  const View scores = Put(DType::kF32, 1, 2, {3e4f, 3e4f});
-  Launch(CausalSoftmax{visible, MatrixOf(scores), MatrixOf(scores)});
-  ExpectSame(scores, {0.5f, 0.5f});
+  for (const float score : {3e4f, -3e4f}) {
+    for (const float scale : {1.0f, 0.25f}) {
+      const View scores = Put(DType::kF32, 1, 2, {score, score});
+      Launch(CausalSoftmax{visible, MatrixOf(scores), MatrixOf(scores), scale});
+      ExpectSame(scores, {0.5f, 0.5f});
+    }
+  }
 }
 
 TEST_P(ComputeSoftmax, NaNAndInfinityShowInTheRowsThatSeeThem) {

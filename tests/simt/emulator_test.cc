@@ -5,7 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <set>
 #include <string>
@@ -127,6 +129,35 @@ TEST_F(EmulatorTest, OrdersAreRandomAndFollowFromTheSeed) {
   EXPECT_GT(blocks.size(), 2u);  // of six
 }
 
+TEST_F(EmulatorTest, ThreadsShareARangeOfElements) {
+  constexpr int64_t kBegin = 7;
+  for (const int64_t n : {0, 1, 31, 32, 33, 100}) {
+    std::vector<int> taken(200), expected(200);
+    std::fill_n(expected.begin() + kBegin, n, 1);
+    const auto take = [&](EmulatedBlock& block, Array&) {
+      ForElements<kSmallBlock>(block, kBegin, kBegin + n,
+                               [&](int64_t i) { ++taken[static_cast<size_t>(i)]; });
+    };
+    EXPECT_THAT(Reports(take), IsEmpty());
+    EXPECT_EQ(taken, expected) << n;
+  }
+}
+
+// Of each launch the reports are its own.
+TEST_F(EmulatorTest, ALaunchMayBeWithinAnother) {
+  const auto reads = [](EmulatedBlock& block, Array& array) {
+    if (block.thread() == 5) array.Read(1);
+  };
+  const auto launches = [&](EmulatedBlock& block, Array& array) {
+    if (block.thread() != 3) return;
+    Emulator inner(test::Seed());
+    EXPECT_THAT(inner.Launch(OfBody<decltype(reads)>{reads}),
+                ElementsAre(HasSubstr("thread 5 reads element 1 ")));
+    array.Read(2);
+  };
+  EXPECT_THAT(Reports(launches), ElementsAre(HasSubstr("thread 3 reads element 2 ")));
+}
+
 // Reduces twice with the same shared memory.
 struct SumsAndLargest {
   // The thread sanitizer has room for 255 threads and fibers.
@@ -241,7 +272,7 @@ TEST_F(EmulatorTest, OneThreadMayReadAndWriteAndAllMayRead) {
   const auto right = [](EmulatedBlock& block, Array& array) {
     const int thread = block.thread();
     array.Write(thread, 1);
-    array.Write(thread, array.Read(thread) + 1);
+    array.Write(thread, array.Read(thread) + array.Read(thread));
     block.Sync();
     for (int i = 0; i < kSmallBlock; ++i) EXPECT_EQ(array.Read(i), 2);
     block.Sync();
@@ -273,6 +304,15 @@ TEST_F(EmulatorTest, ReportsThreadsThatWaitAtTwoBarriers) {
   };
   EXPECT_THAT(Reports(apart), ElementsAre(AllOf(HasSubstr("lost barrier: thread 0 waits at "),
                                                 HasSubstr("thread 16 waits at "))));
+}
+
+TEST_F(EmulatorTest, ReportsThreadsThatWaitAtOneLineOfTwoFiles) {
+  const auto apart = [](EmulatedBlock& block, Array&) {
+    block.Sync(block.thread() < 16 ? "one.h" : "other.h", 7);
+  };
+  EXPECT_THAT(
+      Reports(apart),
+      ElementsAre(HasSubstr("thread 0 waits at one.h:7, and thread 16 waits at other.h:7")));
 }
 
 // After a lost barrier, the other blocks are watched again.
