@@ -183,7 +183,7 @@ TEST(Usage, AnArgumentThatEqualsTheNameOfACommandIsAnArgument) {
     EXPECT_THAT(ended.err, HasSubstr("open store folder " + store + " ("));
     EXPECT_THAT(ended.out, IsEmpty());
   }
-  EXPECT_THAT(RunCommand({"bench", "train"}).err, HasSubstr("unknown argument train"));
+  EXPECT_THAT(RunCommand({"bench", "training"}).err, HasSubstr("unknown argument training"));
 }
 
 TEST(Usage, ArgumentsOutsideOfTheCommandAreRefused) {
