@@ -311,7 +311,7 @@ TEST_F(Completion, BashCompletesCommandsFlagsAndChoices) {
   EXPECT_EQ(Complete("spillway tra", 1), "train\n");
   EXPECT_THAT(Complete("spillway train --dev", 2), HasSubstr("--device-bytes"));
   EXPECT_EQ(Complete("spillway train --precision fp16", 3), "fp16-amp\n");
-  EXPECT_EQ(Complete("spillway bench ''", 2), "io tiers update\n");
+  EXPECT_EQ(Complete("spillway bench ''", 2), "io tiers update train\n");
   EXPECT_THAT(Complete("spillway bench io --no", 3), HasSubstr("--no-fio"));
   EXPECT_EQ(RunCommand({"completion"}).exit_code, 2);
   EXPECT_EQ(RunCommand({"completion", "fish"}).exit_code, 2);
