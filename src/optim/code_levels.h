@@ -63,11 +63,13 @@ constexpr CodeTable MakeCodeTable(CodeMap map) {
   for (int i = 0; i < CodeLevels::kDecades; ++i) {
     for (int part = 0; part < PartsOfDecade(map, i); ++part, ++level) {
       const auto value = static_cast<float>(ValueIn(map, i, part));
-      values[static_cast<size_t>(zero + level)] = value;
+      const int code = zero + level;
+      values[static_cast<size_t>(code)] = value;
       if (zero >= level) values[static_cast<size_t>(zero - level)] = -value;
     }
   }
-  values[static_cast<size_t>(zero + level)] = 1;
+  const int last = zero + level;
+  values[static_cast<size_t>(last)] = 1;
   return values;
 }
 

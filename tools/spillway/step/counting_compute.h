@@ -149,7 +149,8 @@ class CountingCompute final : public trainer::DryCompute {
   // How many of the model's tiles a tile stands for.
   double Passes(const trainer::View& tile) const {
     const int64_t rows = trainer::TileRows(tile.rows, tile.columns, tile_elements_);
-    return static_cast<double>((tile.rows + rows - 1) / rows);
+    const int64_t passes = (tile.rows + rows - 1) / rows;
+    return static_cast<double>(passes);
   }
   void Take(double seconds) { (is_backward_ ? backward_seconds_ : forward_seconds_) += seconds; }
   void Move(double bytes) {
