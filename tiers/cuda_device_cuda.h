@@ -14,6 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "src/base/mutex.h"
+#include "tiers/cuda_status_cuda.h"
 
 namespace spillway::tiers {
 
@@ -52,6 +53,17 @@ class DeviceHealth {
   base::Mutex mutex_;
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
 };
+
+// Calls CUDA on a GPU. A failed call leaves no record that a later one would find.
+template <class Call>
+absl::Status OnGpu(int index, std::string_view what, const Call& call) {
+  const DeviceScope scope(index);
+  cudaError_t error = scope.status();
+  if (error == cudaSuccess) error = call();
+  if (error == cudaSuccess) return absl::OkStatus();
+  (void)cudaGetLastError();
+  return CudaToStatus(error, what);
+}
 
 }  // namespace spillway::tiers
 

@@ -4,32 +4,15 @@
 
 #include <cuda_runtime_api.h>
 
-#include <string_view>
-
 #include "src/optim/adamw_cuda.h"
 #include "src/optim/adamw_of_run.h"
 #include "tiers/cuda_device_cuda.h"
-#include "tiers/cuda_status_cuda.h"
 
 namespace spillway::optim {
-namespace {
-
-// Calls CUDA on a GPU. A failed call leaves no record that a later one would find.
-template <class Call>
-absl::Status OnGpu(int index, std::string_view what, const Call& call) {
-  const tiers::DeviceScope scope(index);
-  cudaError_t error = scope.status();
-  if (error == cudaSuccess) error = call();
-  if (error == cudaSuccess) return absl::OkStatus();
-  (void)cudaGetLastError();
-  return tiers::CudaToStatus(error, what);
-}
-
-}  // namespace
 
 absl::Status LaunchUpdateOnCuda(int index, void* stream, const RuleFactors& factors,
                                 const FusedRun& first_row, int64_t rows) {
-  return OnGpu(index, "launching an update of AdamW", [&] {
+  return tiers::OnGpu(index, "launching an update of AdamW", [&] {
     CodeTables tables;
     if (first_row.format == StateFormat::k8Bit) {
       const cudaError_t error = FindCodeTables(tables.values);
@@ -42,7 +25,7 @@ absl::Status LaunchUpdateOnCuda(int index, void* stream, const RuleFactors& fact
 }
 
 absl::Status LaunchNanOnCuda(int index, void* stream, std::byte* from, uint64_t size_bytes) {
-  return OnGpu(index, "filling device memory", [&] {
+  return tiers::OnGpu(index, "filling device memory", [&] {
     return cudaMemsetAsync(from, 0xFF, size_bytes, static_cast<cudaStream_t>(stream));
   });
 }

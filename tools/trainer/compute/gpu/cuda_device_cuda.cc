@@ -20,23 +20,13 @@
 namespace spillway::trainer::gpu {
 namespace {
 
-// Calls CUDA on a GPU. A failed call leaves no record that a later one would find.
-template <class Call>
-absl::Status OnGpu(int index, std::string_view what, const Call& call) {
-  const tiers::DeviceScope scope(index);
-  cudaError_t error = scope.status();
-  if (error == cudaSuccess) error = call();
-  if (error == cudaSuccess) return absl::OkStatus();
-  (void)cudaGetLastError();
-  return tiers::CudaToStatus(error, what);
-}
-
 constexpr int kLeastCapability = 8;
 
 absl::StatusOr<cudaDeviceProp> PropertiesOf(int index) {
   cudaDeviceProp properties;
-  SPILLWAY_RETURN_IF_ERROR(OnGpu(index, "asking for the GPU's properties",
-                                 [&] { return cudaGetDeviceProperties(&properties, index); }));
+  SPILLWAY_RETURN_IF_ERROR(tiers::OnGpu(index, "asking for the GPU's properties", [&] {
+    return cudaGetDeviceProperties(&properties, index);
+  }));
   return properties;
 }
 
@@ -160,8 +150,8 @@ ComputedBy CudaDevice::computed_by() const {
 
 absl::StatusOr<uint64_t> CudaDevice::FreeBytes() {
   size_t free_bytes = 0, total_bytes = 0;
-  SPILLWAY_RETURN_IF_ERROR(OnGpu(index_, "asking for the GPU's memory",
-                                 [&] { return cudaMemGetInfo(&free_bytes, &total_bytes); }));
+  SPILLWAY_RETURN_IF_ERROR(tiers::OnGpu(index_, "asking for the GPU's memory",
+                                        [&] { return cudaMemGetInfo(&free_bytes, &total_bytes); }));
   return free_bytes;
 }
 
@@ -188,38 +178,38 @@ absl::Status CudaDevice::Synchronize() {
 
 absl::StatusOr<std::byte*> CudaDevice::Allocate(uint64_t size_bytes) {
   void* taken = nullptr;
-  SPILLWAY_RETURN_IF_ERROR(
-      OnGpu(index_, absl::StrCat("allocating ", size_bytes, " bytes of scratch on the device"),
-            [&] { return cudaMalloc(&taken, size_bytes); }));
+  SPILLWAY_RETURN_IF_ERROR(tiers::OnGpu(
+      index_, absl::StrCat("allocating ", size_bytes, " bytes of scratch on the device"),
+      [&] { return cudaMalloc(&taken, size_bytes); }));
   memory_.push_back(static_cast<std::byte*>(taken));
   return memory_.back();
 }
 
 absl::StatusOr<std::byte*> CudaDevice::AllocateHost(uint64_t size_bytes) {
   void* taken = nullptr;
-  SPILLWAY_RETURN_IF_ERROR(OnGpu(index_,
-                                 absl::StrCat("allocating ", size_bytes, " bytes of pinned memory"),
-                                 [&] { return cudaMallocHost(&taken, size_bytes); }));
+  SPILLWAY_RETURN_IF_ERROR(
+      tiers::OnGpu(index_, absl::StrCat("allocating ", size_bytes, " bytes of pinned memory"),
+                   [&] { return cudaMallocHost(&taken, size_bytes); }));
   host_memory_.push_back(static_cast<std::byte*>(taken));
   return host_memory_.back();
 }
 
 absl::Status CudaDevice::CopyToDevice(const void* from, uint64_t size_bytes, std::byte* to) {
-  return OnGpu(index_, absl::StrCat("copying ", size_bytes, " bytes to the device"), [&] {
+  return tiers::OnGpu(index_, absl::StrCat("copying ", size_bytes, " bytes to the device"), [&] {
     return cudaMemcpyAsync(to, from, size_bytes, cudaMemcpyHostToDevice, native());
   });
 }
 
 absl::Status CudaDevice::CopyToHost(const std::byte* from, uint64_t size_bytes, void* to) {
-  return OnGpu(index_, absl::StrCat("copying ", size_bytes, " bytes to the host"), [&] {
+  return tiers::OnGpu(index_, absl::StrCat("copying ", size_bytes, " bytes to the host"), [&] {
     return cudaMemcpyAsync(to, from, size_bytes, cudaMemcpyDeviceToHost, native());
   });
 }
 
 template <class Kernel>
 absl::Status CudaDevice::Run(const char* name, const Kernel& kernel) {
-  return OnGpu(index_, absl::StrCat("launching kernel ", name),
-               [&] { return gpu::Launch(kernel, native()); });
+  return tiers::OnGpu(index_, absl::StrCat("launching kernel ", name),
+                      [&] { return gpu::Launch(kernel, native()); });
 }
 
 #define SPILLWAY_DEFINE_LAUNCH(kernel) \
