@@ -8,7 +8,7 @@ turns; medians over steps; the first two steps of a turn are left out. Where Dee
 too, with state on the drive and as much pinned memory; Spillway's row from NVMe must be ahead. A model that does not fit is
 skipped with the reason. Exits with 1 if a limit is missed.
 
-  build/torch-venv/bin/python bench/torch_train.py --spillway build/cuda/bin/spillway --drive /mnt/nvme0 --out results.json
+  build/torch-venv/bin/python bench/torch_train.py --spillway build/release/bin/spillway --drive /mnt/nvme0 --out results.json
 
 Needs torch, transformers and a GPU; with --device cpu it shows that it runs.
 """
