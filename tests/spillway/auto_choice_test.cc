@@ -15,11 +15,13 @@
 #include "tools/hf/config.h"
 #include "tools/spillway/command/exit_code.h"
 #include "tools/spillway/step/timed_step.h"
+#include "tools/trainer/gpu_needs.h"
 
 namespace spillway::command {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 hf::ModelConfig Config() { return *hf::ParseModelConfig(test::TinyConfig().dump(), "tiny"); }
 
@@ -55,7 +57,7 @@ TEST(AutoChoice, DividesTokensAndMemory) {
   for (int i = 0; i < 6; ++i) {
     TrainFlags flags = SomeFlags(16 * static_cast<int64_t>(1 + random() % 24));
     flags.automatic.memory_bytes = (uint64_t{65} << 20) + random() % (32 << 20);
-    const auto choice = ChooseFlags(Config(), &SomeMachine, 0, std::nullopt, &flags);
+    const auto choice = ChooseFlags(Config(), &SomeMachine, 0, std::nullopt, std::nullopt, &flags);
     ASSERT_TRUE(choice.ok()) << choice.status();
     const trainer::ModelOptions& model = flags.trainer.model;
     EXPECT_EQ(model.micro_batch * model.accumulate * model.sequence, *flags.automatic.tokens);
@@ -81,7 +83,8 @@ TEST(AutoChoice, LeavesWhatWasGiven) {
   flags.engine.page_bytes = 8192;
   flags.engine.placement.places = *ParsePlaces("optimizer=nvme");
   flags.accumulation_order = trainer::AccumulationOrder::kLayer;
-  const auto choice = ChooseFlags(Config(), &SomeMachine, kEnough, std::nullopt, &flags);
+  const auto choice =
+      ChooseFlags(Config(), &SomeMachine, kEnough, std::nullopt, std::nullopt, &flags);
   ASSERT_TRUE(choice.ok()) << choice.status();
   EXPECT_EQ(flags.trainer.model.micro_batch, 3);
   EXPECT_EQ(flags.trainer.model.accumulate, 4);
@@ -95,44 +98,105 @@ TEST(AutoChoice, AResumedRunKeepsItsMicroBatches) {
   trainer::TrainState state;
   state.fixed = {{"--seq", "16"}, {"--batch", "2"}, {"--accumulate", "3"}};
   TrainFlags flags = SomeFlags(16 * 6);
-  auto choice = ChooseFlags(Config(), &SomeMachine, kEnough, state, &flags);
+  auto choice = ChooseFlags(Config(), &SomeMachine, kEnough, std::nullopt, state, &flags);
   ASSERT_TRUE(choice.ok()) << choice.status();
   EXPECT_EQ(flags.trainer.model.micro_batch, 2);
   EXPECT_EQ(flags.trainer.model.accumulate, 3);
   EXPECT_EQ(flags.engine.page_bytes, 0U) << "the store's own";
   flags = SomeFlags(16 * 12);
-  choice = ChooseFlags(Config(), &SomeMachine, kEnough, state, &flags);
+  choice = ChooseFlags(Config(), &SomeMachine, kEnough, std::nullopt, state, &flags);
   EXPECT_EQ(ExitCodeOf(choice.status()), ExitCode::kUsage);
   EXPECT_THAT(choice.status().message(), HasSubstr("as the store's run has"));
 }
 
 TEST(AutoChoice, ContradictionsAreSaid) {
   TrainFlags flags = SomeFlags(100);
-  const auto uneven = ChooseFlags(Config(), &SomeMachine, kEnough, std::nullopt, &flags);
+  const auto uneven =
+      ChooseFlags(Config(), &SomeMachine, kEnough, std::nullopt, std::nullopt, &flags);
   EXPECT_EQ(ExitCodeOf(uneven.status()), ExitCode::kUsage);
   EXPECT_THAT(uneven.status().message(), HasSubstr("give 96 or 112"));
   flags = SomeFlags(16 * 8);
   flags.automatic.has_batch = true;
   flags.trainer.model.micro_batch = 3;
-  const auto batch = ChooseFlags(Config(), &SomeMachine, kEnough, std::nullopt, &flags);
+  const auto batch =
+      ChooseFlags(Config(), &SomeMachine, kEnough, std::nullopt, std::nullopt, &flags);
   EXPECT_EQ(ExitCodeOf(batch.status()), ExitCode::kUsage);
   EXPECT_THAT(batch.status().message(), HasSubstr("multiples of 3"));
 }
 
 TEST(AutoChoice, TooLittleMemoryIsSaidWithWhatIsNeeded) {
   TrainFlags flags = SomeFlags(64);
-  const auto machine = ChooseFlags(Config(), &SomeMachine, 1 << 20, std::nullopt, &flags);
+  const auto machine =
+      ChooseFlags(Config(), &SomeMachine, 1 << 20, std::nullopt, std::nullopt, &flags);
   EXPECT_EQ(ExitCodeOf(machine.status()), ExitCode::kCannot) << machine.status();
   EXPECT_THAT(machine.status().message(), HasSubstr("are needed at least"));
   flags.automatic.memory_bytes = 1 << 20;
-  const auto given = ChooseFlags(Config(), &SomeMachine, kEnough, std::nullopt, &flags);
+  const auto given =
+      ChooseFlags(Config(), &SomeMachine, kEnough, std::nullopt, std::nullopt, &flags);
   EXPECT_EQ(ExitCodeOf(given.status()), ExitCode::kUsage) << given.status();
   EXPECT_THAT(given.status().message(), HasSubstr("--memory"));
 }
 
+constexpr trainer::gpu::DeviceRates kRatesOfGpu = {
+    .flops = 4e14, .copy = 3e12, .from_pinned = 5e10, .to_pinned = 5e10};
+
+TEST(AutoChoice, AGpuUpdatesStateThatFitsThere) {
+  const GpuAtHand gpu = {.name = "some GPU", .rates = kRatesOfGpu, .free_bytes = kEnough};
+  for (const bool has_store : {true, false}) {
+    TrainFlags flags = SomeFlags(64);
+    flags.trainer.model.on_gpu = true;
+    if (!has_store) flags.engine.store.clear();
+    flags.automatic.memory_bytes = uint64_t{1} << 30;
+    const auto choice = ChooseFlags(Config(), &SomeMachine, 0, gpu, std::nullopt, &flags);
+    ASSERT_TRUE(choice.ok()) << choice.status();
+    EXPECT_THAT(choice->why, HasSubstr("some GPU; "));
+    EXPECT_THAT(choice->why, HasSubstr("optimizer=device"));
+    const trainer::ModelOptions& model = flags.trainer.model;
+    const auto scratch = trainer::GpuScratchBytes(Config(), model);
+    ASSERT_TRUE(scratch.ok()) << scratch.status();
+    EXPECT_LE(flags.engine.device_bytes + *scratch, gpu.free_bytes / 16 * 15);
+    const trainer::MinimumBudgets least =
+        trainer::SmallestBudgets(Config(), model, *PlacementOf(flags.engine.placement));
+    EXPECT_GE(flags.engine.device_bytes, least.device_bytes);
+    EXPECT_GE(flags.engine.pinned_bytes, least.pinned_bytes);
+  }
+}
+
+// The whole state is larger than the GPU, so the processor updates it.
+TEST(AutoChoice, ASmallGpuHasRoomForTilesAlone) {
+  TrainFlags flags = SomeFlags(32);
+  flags.trainer.model.on_gpu = true;
+  const uint64_t state = trainer::ModelStateBytes(Config(), flags.trainer.model).committed;
+  const auto scratch = trainer::GpuScratchBytes(Config(), flags.trainer.model);
+  ASSERT_TRUE(scratch.ok()) << scratch.status();
+  const GpuAtHand gpu = {
+      .name = "small", .rates = kRatesOfGpu, .free_bytes = 3 * *scratch + state / 2};
+  const auto choice =
+      ChooseFlags(Config(), &SomeMachine, uint64_t{1} << 30, gpu, std::nullopt, &flags);
+  ASSERT_TRUE(choice.ok()) << choice.status();
+  EXPECT_THAT(choice->why, Not(HasSubstr("optimizer=device")));
+  EXPECT_LT(flags.engine.device_bytes, gpu.free_bytes);
+}
+
+TEST(AutoChoice, WhatAGpuLacksIsSaid) {
+  TrainFlags flags = SomeFlags(64);
+  flags.trainer.model.on_gpu = true;
+  GpuAtHand gpu = {.name = "tiny", .rates = kRatesOfGpu, .free_bytes = 1000};
+  const auto tiny =
+      ChooseFlags(Config(), &SomeMachine, uint64_t{1} << 30, gpu, std::nullopt, &flags);
+  EXPECT_EQ(ExitCodeOf(tiny.status()), ExitCode::kCannot) << tiny.status();
+  EXPECT_THAT(tiny.status().message(), HasSubstr("of the GPU's memory are needed at least"));
+  gpu = {.name = "mute", .rates = {}, .free_bytes = kEnough};
+  const auto mute =
+      ChooseFlags(Config(), &SomeMachine, uint64_t{1} << 30, gpu, std::nullopt, &flags);
+  EXPECT_EQ(mute.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(mute.status().message(), HasSubstr("rates of mute"));
+}
+
 TEST(AutoChoice, ManyMicroBatchesAreChosenSoon) {
   TrainFlags flags = SomeFlags(int64_t{16} << 20);
-  const auto choice = ChooseFlags(Config(), &SomeMachine, kEnough, std::nullopt, &flags);
+  const auto choice =
+      ChooseFlags(Config(), &SomeMachine, kEnough, std::nullopt, std::nullopt, &flags);
   ASSERT_TRUE(choice.ok()) << choice.status();
   EXPECT_EQ(flags.trainer.model.micro_batch * flags.trainer.model.accumulate, 1 << 20);
 }

@@ -65,6 +65,31 @@ TEST_F(Auto, ChoosesSaysWhyAndComparesWithTheRun) {
   EXPECT_EQ(resumed.json()["steps"], 8);
 }
 
+// What is foretold of a GPU that updates state is what it does.
+TEST_F(Auto, ChoosesForAGpuAsForTheProcessor) {
+  setenv("EMULATED_GPU", "rates=1000000000000 free=268435456", 1);
+  const Arguments arguments =
+      training_.TrainInStore(6) +
+      Arguments{"--device", "cuda", "--auto", "--tokens", "64", "--memory", "1GiB"};
+  const Ended ended = RunEmulated(arguments);
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("auto: an emulated GPU; reads 3 GB/s"));
+  EXPECT_THAT(ended.err, HasSubstr("optimizer=device"));
+  const Json json = ended.json();
+  EXPECT_GT(json["auto"]["step_s"].get<double>(), 0);
+  ASSERT_TRUE(json["predicted"].contains("step_s")) << json["predicted"];
+  for (const char* const name : {"read_bytes", "written_bytes"}) {
+    EXPECT_EQ(json["predicted"][name], json["predicted"][std::string("real_") + name]);
+    EXPECT_EQ(json["auto"][name], json["predicted"][std::string("real_") + name]) << name;
+  }
+
+  setenv("EMULATED_GPU", "free=268435456", 1);
+  const Ended mute = RunEmulated(training_.Train(1) + Arguments{"--device", "cuda", "--auto"});
+  EXPECT_EQ(mute.exit_code, 3) << mute.err;
+  EXPECT_THAT(mute.err, HasSubstr("could not be measured"));
+  unsetenv("EMULATED_GPU");
+}
+
 TEST_F(Auto, TakesFlagsFromAFileAndNamesItWhereTheyConflict) {
   WriteFile(training_ / "run.toml", "auto = true\ntokens = 96\nbatch = 2\n");
   const Ended ended =

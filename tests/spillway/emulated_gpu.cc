@@ -5,6 +5,7 @@
 //   free=BYTES   its memory
 //   launches=N   it is lost after so many
 //   name=TEXT    another GPU
+//   rates=N      that it tells: operations of products, and bytes of copies, per second
 // SPILLWAY_TEST_SEED decides the order of its threads.
 
 #include <charconv>
@@ -39,6 +40,9 @@ absl::StatusOr<std::unique_ptr<trainer::gpu::Device>> OpenGpu(
       limits.free_bytes = static_cast<uint64_t>(number(5));
     } else if (part.starts_with("launches=")) {
       limits.launches = number(9);
+    } else if (part.starts_with("rates=")) {
+      const auto rate = static_cast<double>(number(6));
+      limits.rates = {.flops = rate, .copy = rate, .from_pinned = rate, .to_pinned = rate};
     } else if (part.starts_with("name=")) {
       limits.name = part.substr(5);
     } else {

@@ -199,9 +199,6 @@ TEST(GpuRuns, SayWhatIsMissing) {
     EXPECT_EQ(no_gpu.exit_code, 3);
     EXPECT_THAT(no_gpu.err, HasSubstr("--device cuda:0: this "));
   }
-  const Ended automatic = RunEmulated(training.Train(2) + kOnGpu + Arguments{"--auto"});
-  EXPECT_EQ(automatic.exit_code, 2);
-  EXPECT_THAT(automatic.err, HasSubstr("--auto knows the processor's rates"));
   const Ended for_host = RunEmulated(training.Train(2) + Arguments{"--cublaslt", "libx.so"});
   EXPECT_EQ(for_host.exit_code, 2);
   EXPECT_THAT(for_host.err, HasSubstr("--cublaslt is for a GPU; give --device cuda too"));

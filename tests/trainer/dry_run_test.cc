@@ -167,12 +167,15 @@ std::vector<Case> DrawnCases(size_t count) {
   return cases;
 }
 
-// A model in an engine with the smallest budgets, and its optimizer.
+// A model in an engine with the smallest budgets, and its optimizer, which updates on the stream if
+// options.on_gpu.
 class ModelRun {
  public:
-  explicit ModelRun(const Case& c, bool on_stream = false) : pool_(2), options_(c.options) {
-    const MinimumBudgets budgets = SmallestBudgets(c.config, c.options);
+  explicit ModelRun(const Case& c, bool on_stream = false, const Placement& placement = {})
+      : pool_(2), options_(c.options) {
+    const MinimumBudgets budgets = SmallestBudgets(c.config, c.options, placement);
     EngineOptions engine_options;
+    engine_options.placement = placement;
     engine_options.store = {folder_.path() + "/store"};
     engine_options.device_bytes = std::max<uint64_t>(4096, budgets.device_bytes);
     engine_options.pinned_bytes = std::max<uint64_t>(4096, budgets.pinned_bytes);
@@ -191,7 +194,9 @@ class ModelRun {
     EXPECT_TRUE(model.ok()) << model.status();
     model_ = *std::move(model);
     if (!c.options.training) return;
-    optimizer_ = *Optimizer::Create(watched_.get(), &pool_, c.options.rule, c.options.state_format);
+    Stream* const updates_on = c.options.on_gpu ? stream_->stream() : nullptr;
+    optimizer_ = *Optimizer::Create(watched_.get(), &pool_, c.options.rule, c.options.state_format,
+                                    updates_on);
     updates_ = AddTrained(optimizer_.get(), c.options, model_->parameters(), 0.01)->updates;
   }
 
@@ -286,6 +291,27 @@ TEST(DryRun, RecordsWhatATrainingStepLeases) {
       run.Step(BatchFor(c, seed));
       ExpectSameEvents(run.events, dry->events);
     }
+  }
+}
+
+// State that rests on the device is leased there, where AdamW has kernels.
+TEST(DryRun, RecordsWhereAGpuUpdatesState) {
+  Placement placement;
+  placement[static_cast<size_t>(Role::kMasterWeight)] = Tier::kDevice;
+  placement[static_cast<size_t>(Role::kMoment)] = Tier::kDevice;
+  for (Case c : DrawnCases(12)) {
+    SCOPED_TRACE(c.name);
+    c.options.on_gpu = true;
+    const auto dry = RecordStep(c.config, c.options, StepKind::kTraining, placement);
+    ASSERT_TRUE(dry.ok()) << dry.status();
+    ModelRun run(c, /*on_stream=*/true, placement);
+    run.Step(BatchFor(c, 1));
+    ExpectSameEvents(run.events, dry->events);
+    const bool on_device = std::ranges::any_of(dry->events, [&](const LeaseEvent& event) {
+      return dry->tensors[event.tile.tensor.value].role == Role::kMoment &&
+             event.kind == LeaseEvent::Kind::kAcquire && event.tier == Tier::kDevice;
+    });
+    EXPECT_EQ(on_device, c.options.rule.kind == RuleKind::kAdamW);
   }
 }
 

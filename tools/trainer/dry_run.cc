@@ -12,11 +12,11 @@
 namespace spillway::trainer {
 
 absl::StatusOr<RecordedStep> RecordStep(const hf::ModelConfig& config, const ModelOptions& options,
-                                        StepKind kind) {
+                                        StepKind kind, const Placement& placement) {
   if (kind == StepKind::kTraining && !options.training) {
     return absl::InvalidArgumentError("a training step of a model that is not trained");
   }
-  RecordingEngine engine;
+  RecordingEngine engine(placement);
   DryCompute compute;
   SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<DryWalk> dry,
                             DryWalk::Create(&engine, &compute, config, options));

@@ -26,10 +26,12 @@ struct RecordedStep {
   std::vector<LeaseEvent> events;   // leases, their ends and discards, in order
 };
 
-// Records a step of a model. Takes 12 bytes for each event. InvalidArgument: the options are not
-// those of a model, or a training step is asked for and options.training is false.
+// Records a step of a model whose roles rest there. Takes 12 bytes for each event. InvalidArgument:
+// the options are not those of a model, or a training step is asked for and options.training is
+// false.
 absl::StatusOr<RecordedStep> RecordStep(const hf::ModelConfig& config, const ModelOptions& options,
-                                        StepKind kind = StepKind::kTraining);
+                                        StepKind kind = StepKind::kTraining,
+                                        const Placement& placement = {});
 
 }  // namespace spillway::trainer
 

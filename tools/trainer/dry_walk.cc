@@ -29,9 +29,13 @@ absl::StatusOr<std::unique_ptr<DryWalk>> DryWalk::Create(Engine* engine, Compute
 
 absl::Status DryWalk::Update() {
   ThreadPool pool(1);
+  std::unique_ptr<Stream> stream;
+  if (options_.on_gpu) {
+    SPILLWAY_ASSIGN_OR_RETURN(stream, engine_->CreateStream());
+  }
   SPILLWAY_ASSIGN_OR_RETURN(
       const std::unique_ptr<Optimizer> optimizer,
-      Optimizer::Create(engine_, &pool, options_.rule, options_.state_format));
+      Optimizer::Create(engine_, &pool, options_.rule, options_.state_format, stream.get()));
   SPILLWAY_ASSIGN_OR_RETURN(const ListedUpdates listed,
                             AddTrained(optimizer.get(), options_, parameters_, /*weight_decay=*/0));
   return optimizer->Step(listed.updates);

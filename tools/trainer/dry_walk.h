@@ -34,7 +34,8 @@ class DryWalk {
   absl::Status Train() { return walk_->Train({}); }
   // Walks forward, up to the loss, over so many windows.
   absl::Status Evaluate(int64_t windows) { return walk_->Evaluate(windows, {}, {}); }
-  // Runs the optimizer's update of every trained parameter.
+  // Runs the optimizer's update of every trained parameter, on the device where options.on_gpu and
+  // the engine's placement say so.
   absl::Status Update();
 
  private:

@@ -12,6 +12,16 @@
 
 namespace spillway::trainer {
 
+absl::StatusOr<uint64_t> GpuScratchBytes(const hf::ModelConfig& config,
+                                         const ModelOptions& options) {
+  RecordingEngine engine;
+  gpu::PlanningDevice::Record record;
+  GpuCompute compute(std::make_unique<gpu::PlanningDevice>(&record),
+                     ElementType(options.precision));
+  SPILLWAY_RETURN_IF_ERROR(DryWalk::Create(&engine, &compute, config, options).status());
+  return compute.scratch_bytes();
+}
+
 absl::StatusOr<GpuNeeds> GpuNeedsOf(const hf::ModelConfig& config, const ModelOptions& options) {
   RecordingEngine engine;
   gpu::PlanningDevice::Record record;

@@ -23,6 +23,10 @@ struct GpuNeeds {
   std::vector<gpu::ProductCall> products;
 };
 
+// The scratch alone, which takes no walk. InvalidArgument as CheckOptions.
+absl::StatusOr<uint64_t> GpuScratchBytes(const hf::ModelConfig& config,
+                                         const ModelOptions& options);
+
 // InvalidArgument as CheckOptions.
 absl::StatusOr<GpuNeeds> GpuNeedsOf(const hf::ModelConfig& config, const ModelOptions& options);
 

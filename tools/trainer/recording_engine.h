@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // An engine for dry runs. It has tensors without bytes, grants every lease at once, and records
-// leases, their ends and discards in order. Its leases have a size of 0 bytes.
+// leases, their ends and discards in order. Its leases have a size of 0 bytes, and its streams run
+// nothing.
 
 #ifndef SPILLWAY_TOOLS_TRAINER_RECORDING_ENGINE_H_
 #define SPILLWAY_TOOLS_TRAINER_RECORDING_ENGINE_H_
@@ -38,7 +39,9 @@ class RecordingEngine : public Engine {
  public:
   // With `of`, the tensors are those of another engine, which must outlive this one; its bytes are
   // never leased, and nothing is registered here.
-  explicit RecordingEngine(const Engine* of = nullptr) : of_(of) {}
+  explicit RecordingEngine(const Engine* of) : of_(of) {}
+  // With tensors of its own, whose roles rest there.
+  explicit RecordingEngine(const Placement& placement = {}) { options_.placement = placement; }
 
   const std::vector<LeaseEvent>& events() const { return events_; }
   std::vector<LeaseEvent> TakeEvents() { return std::exchange(events_, {}); }
@@ -105,8 +108,8 @@ class RecordingEngine : public Engine {
     return MakeLease({reinterpret_cast<std::byte*>(use), 0}, tile, tier, access);
   }
 
-  const Engine* const of_;
-  const EngineOptions options_;
+  const Engine* const of_ = nullptr;
+  EngineOptions options_;
   std::vector<TensorSpec> specs_;
   std::vector<LeaseEvent> events_;
   std::deque<Use> held_;    // what each lease that is held was made for, and free places

@@ -18,8 +18,8 @@ absl::StatusOr<Answer> AnswerBySimulation(const Question& question, const Execut
   Answer answer;
   SPILLWAY_ASSIGN_OR_RETURN(answer.fit, FitOf(question));
   if (!answer.fit.fits()) return answer;
-  SPILLWAY_ASSIGN_OR_RETURN(const TimedStep step,
-                            TimeStep(question.config(), question.options, question.rates()));
+  SPILLWAY_ASSIGN_OR_RETURN(const TimedStep step, TimeStep(question.config(), question.options,
+                                                           question.placement, question.rates()));
   SPILLWAY_ASSIGN_OR_RETURN(answer.cost, CostOf(question, answer.fit, step, execution));
   return answer;
 }

@@ -174,6 +174,7 @@ absl::StatusOr<Question> ReadQuestion(QuestionFlags flags) {
   const MachineFlags machine = flags.machine;
   SPILLWAY_ASSIGN_OR_RETURN(Question question, ReadModelQuestion(std::move(flags)));
   SPILLWAY_ASSIGN_OR_RETURN(question.hardware, ReadMachine(machine));
+  question.options.on_gpu = question.hardware.gpu.name != kThisMachine;
   if (question.model.config) SPILLWAY_RETURN_IF_ERROR(ReadStep(tokens, has_batch, &question));
   return question;
 }

@@ -74,8 +74,10 @@ Timeline Named(Timeline timeline, const Question& question,
 // The events of a step on a machine of faster processors.
 std::vector<plan::TraceEvent> FasterEvents(const TimedStep& step, const FasterMachine& machine) {
   std::vector<plan::TraceEvent> events = step.trace.events;
-  for (size_t i = 0; i < events.size(); ++i)
-    events[i].seconds_before /= i < step.update ? machine.gpu : machine.cpu;
+  for (size_t i = 0; i < events.size(); ++i) {
+    const bool is_device = i < step.update || events[i].tier == Tier::kDevice;
+    events[i].seconds_before /= is_device ? machine.gpu : machine.cpu;
+  }
   return events;
 }
 
@@ -201,7 +203,8 @@ absl::StatusOr<QuickStep> QuickStep::Make(const Question& question, const Fit& f
     config.num_layers = tiles.layers;
     if (!config.windows.empty()) config.windows.resize(static_cast<size_t>(tiles.layers));
   }
-  SPILLWAY_ASSIGN_OR_RETURN(quick.step_, TimeStep(config, options, question.rates(), own));
+  SPILLWAY_ASSIGN_OR_RETURN(quick.step_,
+                            TimeStep(config, options, question.placement, question.rates(), own));
   LeaveOutSmallTiles(&quick.step_);
   return quick;
 }
@@ -227,7 +230,8 @@ absl::StatusOr<StepCost> QuickStep::Cost(const Question& question, const Fit& fi
     step.trace.events = FasterEvents(step_, other);
     step.forward_seconds /= other.gpu;
     step.backward_seconds /= other.gpu;
-    step.update_seconds /= other.cpu;
+    step.update_seconds = step.device_update_seconds / other.gpu +
+                          (step.update_seconds - step.device_update_seconds) / other.cpu;
     cost.others.push_back(BoundOf(faster, fit, step, layers_share_).seconds);
   }
   return cost;

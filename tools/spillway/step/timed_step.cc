@@ -25,7 +25,8 @@ using trainer::DryWalk;
 // Notes the time of each event.
 class TimedEngine final : public trainer::RecordingEngine {
  public:
-  explicit TimedEngine(std::function<double()> now) : now_(std::move(now)) {}
+  TimedEngine(const Placement& placement, std::function<double()> now)
+      : RecordingEngine(placement), now_(std::move(now)) {}
 
   const std::vector<double>& times() const { return times_; }
 
@@ -74,10 +75,10 @@ absl::StatusOr<uint64_t> HostWorkspaceBytes(const hf::ModelConfig& config,
 }
 
 absl::StatusOr<TimedStep> TimeStep(const hf::ModelConfig& config,
-                                   const trainer::ModelOptions& options, const StepRates& rates,
-                                   int64_t tile_elements) {
+                                   const trainer::ModelOptions& options, const Placement& placement,
+                                   const StepRates& rates, int64_t tile_elements) {
   CountingCompute compute(rates.compute, tile_elements);
-  TimedEngine engine([&compute] { return compute.seconds(); });
+  TimedEngine engine(placement, [&compute] { return compute.seconds(); });
   SPILLWAY_ASSIGN_OR_RETURN(const std::unique_ptr<DryWalk> dry,
                             DryWalk::Create(&engine, &compute, config, options));
   SPILLWAY_RETURN_IF_ERROR(dry->Train());
@@ -99,9 +100,12 @@ absl::StatusOr<TimedStep> TimeStep(const hf::ModelConfig& config,
     event.seconds_before = times[i] - std::exchange(then, times[i]);
     // The update passes over what it holds once, before the lease ends.
     if (i < update || event.kind != plan::TraceEvent::Kind::kRelease) continue;
-    event.seconds_before = static_cast<double>(step.trace.tiles[event.tile].size_bytes) /
-                           rates.update_bytes_per_second;
+    const bool on_device = event.tier == Tier::kDevice;
+    event.seconds_before =
+        static_cast<double>(step.trace.tiles[event.tile].size_bytes) /
+        (on_device ? rates.device_update_bytes_per_second() : rates.update_bytes_per_second);
     step.update_seconds += event.seconds_before;
+    if (on_device) step.device_update_seconds += event.seconds_before;
   }
   return step;
 }

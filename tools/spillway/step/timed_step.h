@@ -29,26 +29,30 @@ struct ComputeRates {
 struct StepRates {
   ComputeRates compute;
   double update_bytes_per_second = 0;  // of leased bytes, by the CPU's update
+  // Of leased bytes, where state rests on a device: most of them are read and written.
+  double device_update_bytes_per_second() const { return compute.bytes_per_second / 2; }
 };
 
 struct TimedStep {
-  plan::Trace trace;  // an event's seconds_before are the device's, and the CPU's in the update
+  plan::Trace trace;  // an event's seconds_before are the device's; in the update those of its tier
   size_t update = 0;  // the first event of the update
   double flops = 0;   // of products and attention
   double forward_seconds = 0;
   double backward_seconds = 0;  // with what is computed again
   double update_seconds = 0;
-  uint64_t workspace_bytes = 0;     // of the device
-  std::vector<TensorSpec> tensors;  // whose tiles are the trace's, in order
+  double device_update_seconds = 0;  // of these, on the device
+  uint64_t workspace_bytes = 0;      // of the device
+  std::vector<TensorSpec> tensors;   // whose tiles are the trace's, in order
 
   double walk_seconds() const { return forward_seconds + backward_seconds; }
 };
 
-// `tile_elements`: the most elements of a weight's tile, whose seconds count, if those of `options`
-// stand for several. Errors of trainer::RecordStep.
+// `placement`: where roles rest, by which a GPU updates state or the CPU does. `tile_elements`: the
+// most elements of a weight's tile, whose seconds count, if those of `options` stand for several.
+// Errors of trainer::RecordStep.
 absl::StatusOr<TimedStep> TimeStep(const hf::ModelConfig& config,
-                                   const trainer::ModelOptions& options, const StepRates& rates,
-                                   int64_t tile_elements = INT64_MAX);
+                                   const trainer::ModelOptions& options, const Placement& placement,
+                                   const StepRates& rates, int64_t tile_elements = INT64_MAX);
 
 // Leaves out the smallest tiles, which together have a thousandth of the bytes: norms and biases,
 // whose leases are many and whose transfers take no time that counts. Computing takes as long as

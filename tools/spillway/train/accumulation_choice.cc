@@ -73,10 +73,12 @@ AccumulationChoice CompareOrders(const hf::ModelConfig& config, trainer::ModelOp
                                  const EngineFlags& flags) {
   const int64_t all = options.accumulate;
   options.accumulate = std::min(all, std::max<int64_t>(2, kMostPassesPlanned / config.num_layers));
+  const Placement placement = PlacementOf(flags.placement).value_or(Placement());
   const auto trace_in = [&](AccumulationOrder order) -> absl::StatusOr<plan::Trace> {
     options.accumulation_order = order;
-    SPILLWAY_ASSIGN_OR_RETURN(const trainer::RecordedStep step,
-                              trainer::RecordStep(config, options));
+    SPILLWAY_ASSIGN_OR_RETURN(
+        const trainer::RecordedStep step,
+        trainer::RecordStep(config, options, trainer::StepKind::kTraining, placement));
     return TraceOf(step);
   };
   const absl::StatusOr<plan::Trace> micro_batch = trace_in(AccumulationOrder::kMicroBatch);
@@ -87,7 +89,7 @@ AccumulationChoice CompareOrders(const hf::ModelConfig& config, trainer::ModelOp
     simulated.budgets.device_bytes = Limited(flags.device_bytes, *layer);
     simulated.budgets.pinned_bytes = Limited(flags.pinned_bytes, *layer);
     simulated.budgets.has_store = !flags.store.empty();
-    simulated.placement = PlacementOf(flags.placement).value_or(Placement());
+    simulated.placement = placement;
     choice = ChooseOrder(*micro_batch, *layer, simulated).value_or(AccumulationChoice());
   }
   choice.planned = options.accumulate;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The search goes one coordinate after the other: micro-batches and their order, then how memory is
-// divided, then places. An earlier candidate is kept unless a later one is faster by a hundredth,
-// so that the choice does not follow noise. No candidate is begun after a few seconds.
+// divided between the device's tier and pinned memory, then places. A GPU has memory of its own, so
+// there nothing is divided. An earlier candidate is kept unless a later one is faster by a
+// hundredth, so that the choice does not follow noise. No candidate is begun after a few seconds.
 
 #include "tools/spillway/train/auto_choice.h"
 
@@ -23,6 +24,7 @@
 #include "tools/spillway/command/exit_code.h"
 #include "tools/spillway/step/timed_step.h"
 #include "tools/trainer/description.h"
+#include "tools/trainer/gpu_needs.h"
 #include "tools/trainer/model.h"
 #include "tools/trainer/parameters.h"
 
@@ -33,7 +35,9 @@ using base::FormatBytes;
 using trainer::AccumulationOrder;
 
 // The process beside tiles and scratch: code, plans, I/O.
-constexpr uint64_t kProcessBytes = 64 * kMiB;
+constexpr uint64_t kHostProcessBytes = 64 * kMiB;
+// With CUDA's driver and library. An estimate: it differs by version and GPU.
+constexpr uint64_t kGpuProcessBytes = 768 * kMiB;
 constexpr double kMostChoosingSeconds = 6;
 constexpr double kFaster = 0.99;
 constexpr size_t kMostBatches = 3;        // largest ones that fit
@@ -71,23 +75,31 @@ std::string FlagSize(uint64_t bytes) {
 
 // A budget that is printed exactly and is no larger than `bytes`, unless that would be too small.
 uint64_t Rounded(uint64_t bytes, uint64_t least) {
-  return std::max(base::RoundDown(bytes, kMiB), least);
+  constexpr uint64_t kManyMiB = 16 * kMiB;
+  return std::max(base::RoundDown(bytes, bytes < kManyMiB ? 4 * kKiB : kMiB), least);
 }
 
 class Chooser {
  public:
-  Chooser(const hf::ModelConfig& config, uint64_t memory_bytes, TrainFlags* flags)
-      : config_(config), memory_bytes_(memory_bytes), flags_(*flags) {}
+  Chooser(const hf::ModelConfig& config, uint64_t memory_bytes, const std::optional<GpuAtHand>& gpu,
+          TrainFlags* flags)
+      : config_(config),
+        memory_bytes_(memory_bytes),
+        gpu_(gpu),
+        process_bytes_(gpu ? kGpuProcessBytes : kHostProcessBytes),
+        flags_(*flags) {}
 
   absl::StatusOr<AutoChoice> Choose(const std::function<absl::StatusOr<ThisMachine>()>& measure,
                                     const std::optional<trainer::TrainState>& resumed) {
     SPILLWAY_RETURN_IF_ERROR(SetStep(resumed));
+    SPILLWAY_RETURN_IF_ERROR(CheckRatesOfGpu());
     SPILLWAY_ASSIGN_OR_RETURN(machine_, measure());
+    if (gpu_) TakeRatesOfGpu();
     const MachineProfile& rates = machine_.rates;
     rates_.compute = {.flops_16bit = rates.flops,
                       .flops_fp32 = rates.flops,
                       .bytes_per_second = rates.memory,
-                      .is_host = true};
+                      .is_host = !gpu_};
     rates_.update_bytes_per_second =
         rates.update[static_cast<size_t>(flags_.trainer.model.state_format)];
     begin_ = base::Now();
@@ -99,6 +111,25 @@ class Chooser {
   }
 
  private:
+  absl::Status CheckRatesOfGpu() const {
+    if (!gpu_) return absl::OkStatus();
+    const trainer::gpu::DeviceRates& rates = gpu_->rates;
+    if (std::min({rates.flops, rates.copy, rates.from_pinned, rates.to_pinned}) > 0)
+      return absl::OkStatus();
+    return absl::UnimplementedError(absl::StrCat(
+        "--auto: the rates of ", gpu_->name,
+        " could not be measured; leave it out, and give --device-bytes and --pinned-bytes"));
+  }
+
+  // The GPU computes instead of the processor, and its link is the way to the device's tier.
+  void TakeRatesOfGpu() {
+    const trainer::gpu::DeviceRates& rates = gpu_->rates;
+    machine_.rates.flops = rates.flops;
+    machine_.rates.memory = rates.copy;
+    machine_.links.copy_in = machine_.rates.copy_in = rates.from_pinned;
+    machine_.links.copy_out = machine_.rates.copy_out = rates.to_pinned;
+  }
+
   // --- The step ---
 
   // Sets windows_, the windows of a step, and what the store fixes.
@@ -193,8 +224,14 @@ class Chooser {
     return batches;
   }
 
-  // Divides the memory: the device has a part, and pinned memory what is left beside the scratch.
-  // ResourceExhausted: it is too little, and what is needed.
+  // What a candidate needs at least, and twice its state, more than which serves nothing.
+  struct Needs {
+    uint64_t device_bytes = 0, pinned_bytes = 0;
+    uint64_t most_bytes = 0;
+  };
+
+  // Sets the candidate's budgets and tiles. ResourceExhausted: there is too little memory, and what
+  // is needed.
   absl::Status Divide(Candidate* candidate) {
     SPILLWAY_ASSIGN_OR_RETURN(const Placement placement, PlacementOf(candidate->places));
     const auto tiles_within = [&](uint64_t device_bytes, uint64_t pinned_bytes) {
@@ -205,47 +242,117 @@ class Chooser {
     candidate->tiles = tiles_within(0, 0);  // the smallest
     const trainer::ModelOptions options = OptionsOf(*candidate);
     SPILLWAY_ASSIGN_OR_RETURN(workspace_bytes_, Workspace(options));
-    trainer::MinimumBudgets least = trainer::SmallestBudgets(config_, options, placement);
-    const trainer::StateBytes state = trainer::ModelStateBytes(config_, options);
-    const uint64_t all = state.committed_room + state.transient_room;
-    if (flags_.engine.store.empty()) least.pinned_bytes = std::max(least.pinned_bytes, all);
-    const EngineFlags& engine = flags_.engine;
-    const bool has_device = flags_.automatic.has_device_bytes && engine.device_bytes != kUnlimited;
-    const bool has_pinned = flags_.automatic.has_pinned_bytes && engine.pinned_bytes != kUnlimited;
-    if (has_device) least.device_bytes = engine.device_bytes;
-    if (has_pinned) least.pinned_bytes = engine.pinned_bytes;
-    const uint64_t needed =
-        kProcessBytes + workspace_bytes_ + least.device_bytes + least.pinned_bytes;
-    if (needed > memory_bytes_) {
-      return absl::ResourceExhaustedError(absl::StrFormat(
-          "%s are needed at least (scratch %s, device %s, pinned memory %s, the process %s)",
-          FormatBytes(needed), FormatBytes(workspace_bytes_), FormatBytes(least.device_bytes),
-          FormatBytes(least.pinned_bytes), FormatBytes(kProcessBytes)));
-    }
-    const uint64_t spare = memory_bytes_ - needed;
-    const uint64_t room = memory_bytes_ - kProcessBytes - workspace_bytes_;
-    const uint64_t more = room / candidate->device_part > least.device_bytes
-                              ? std::min(room / candidate->device_part - least.device_bytes, spare)
-                              : 0;
-    candidate->device_bytes =
-        has_device ? least.device_bytes
-                   : Rounded(std::min(least.device_bytes + more, 2 * all), least.device_bytes);
-    const uint64_t pinned = room - candidate->device_bytes;
-    candidate->pinned_bytes =
-        has_pinned ? least.pinned_bytes : Rounded(std::min(pinned, 2 * all), least.pinned_bytes);
-    // Larger tiles take more scratch, for which pinned memory makes room.
+    const Needs needs = NeedsOf(options, placement);
+    SPILLWAY_RETURN_IF_ERROR(gpu_ ? TakeBothMemories(needs, candidate)
+                                  : ShareMemory(needs, candidate));
+    // Larger tiles take more scratch, for which the tiles in the same memory make room.
     candidate->tiles = tiles_within(candidate->device_bytes, candidate->pinned_bytes);
     SPILLWAY_ASSIGN_OR_RETURN(const uint64_t workspace, Workspace(OptionsOf(*candidate)));
+    if (gpu_ && gives_device_bytes()) {
+      workspace_bytes_ = workspace;
+      return CheckGpu(needs);
+    }
     const uint64_t larger = workspace - std::min(workspace, workspace_bytes_);
-    if (larger == 0 || candidate->pinned_bytes < least.pinned_bytes + larger || has_pinned)
+    uint64_t& budget = gpu_ ? candidate->device_bytes : candidate->pinned_bytes;
+    const uint64_t least = gpu_ ? needs.device_bytes : needs.pinned_bytes;
+    if (larger == 0 || (!gpu_ && gives_pinned_bytes())) return absl::OkStatus();
+    if (budget < least + larger) {  // the smallest tiles, then
+      candidate->tiles = options.tiles;
       return absl::OkStatus();
-    candidate->pinned_bytes = Rounded(candidate->pinned_bytes - larger, least.pinned_bytes);
+    }
+    budget = Rounded(budget - larger, least);
     candidate->tiles = tiles_within(candidate->device_bytes, candidate->pinned_bytes);
     workspace_bytes_ = workspace;
     return absl::OkStatus();
   }
 
+  bool gives_device_bytes() const {
+    return flags_.automatic.has_device_bytes && flags_.engine.device_bytes != kUnlimited;
+  }
+  bool gives_pinned_bytes() const {
+    return flags_.automatic.has_pinned_bytes && flags_.engine.pinned_bytes != kUnlimited;
+  }
+
+  Needs NeedsOf(const trainer::ModelOptions& options, const Placement& placement) const {
+    const trainer::MinimumBudgets least = trainer::SmallestBudgets(config_, options, placement);
+    const trainer::StateBytes state = trainer::ModelStateBytes(config_, options);
+    const uint64_t all = state.committed_room + state.transient_room;
+    Needs needs = {.device_bytes = least.device_bytes,
+                   .pinned_bytes = least.pinned_bytes,
+                   .most_bytes = 2 * all};
+    if (flags_.engine.store.empty()) needs.pinned_bytes = std::max(needs.pinned_bytes, all);
+    if (gives_device_bytes()) needs.device_bytes = flags_.engine.device_bytes;
+    if (gives_pinned_bytes()) needs.pinned_bytes = flags_.engine.pinned_bytes;
+    return needs;
+  }
+
+  // The device has a part of the memory, and pinned memory what is left beside the scratch.
+  absl::Status ShareMemory(const Needs& needs, Candidate* candidate) const {
+    const uint64_t needed =
+        process_bytes_ + workspace_bytes_ + needs.device_bytes + needs.pinned_bytes;
+    if (needed > memory_bytes_) {
+      return absl::ResourceExhaustedError(absl::StrFormat(
+          "%s are needed at least (scratch %s, device %s, pinned memory %s, the process %s)",
+          FormatBytes(needed), FormatBytes(workspace_bytes_), FormatBytes(needs.device_bytes),
+          FormatBytes(needs.pinned_bytes), FormatBytes(process_bytes_)));
+    }
+    const uint64_t spare = memory_bytes_ - needed;
+    const uint64_t room = memory_bytes_ - process_bytes_ - workspace_bytes_;
+    const uint64_t more = room / candidate->device_part > needs.device_bytes
+                              ? std::min(room / candidate->device_part - needs.device_bytes, spare)
+                              : 0;
+    candidate->device_bytes =
+        gives_device_bytes()
+            ? needs.device_bytes
+            : Rounded(std::min(needs.device_bytes + more, needs.most_bytes), needs.device_bytes);
+    TakePinned(needs, room - candidate->device_bytes, candidate);
+    return absl::OkStatus();
+  }
+
+  // The device's tier has what the GPU's scratch leaves, and pinned memory what the process leaves.
+  absl::Status TakeBothMemories(const Needs& needs, Candidate* candidate) const {
+    if (process_bytes_ + needs.pinned_bytes > memory_bytes_) {
+      return absl::ResourceExhaustedError(absl::StrFormat(
+          "%s of memory are needed at least (pinned memory %s, the process with CUDA %s)",
+          FormatBytes(process_bytes_ + needs.pinned_bytes), FormatBytes(needs.pinned_bytes),
+          FormatBytes(process_bytes_)));
+    }
+    SPILLWAY_RETURN_IF_ERROR(CheckGpu(needs));
+    candidate->device_bytes =
+        gives_device_bytes() ? needs.device_bytes
+                             : Rounded(std::min(MemoryOfGpu() - workspace_bytes_, needs.most_bytes),
+                                       needs.device_bytes);
+    TakePinned(needs, memory_bytes_ - process_bytes_, candidate);
+    return absl::OkStatus();
+  }
+
+  // What a run takes of the GPU's free memory: a sixteenth is left to its driver and to others,
+  // unless the budget was given.
+  uint64_t MemoryOfGpu() const {
+    return gives_device_bytes() ? gpu_->free_bytes : gpu_->free_bytes / 16 * 15;
+  }
+
+  // Checks that the GPU has room for scratch and tiles.
+  absl::Status CheckGpu(const Needs& needs) const {
+    const uint64_t needed = workspace_bytes_ + needs.device_bytes;
+    if (needed <= MemoryOfGpu()) return absl::OkStatus();
+    const absl::Status status = absl::FailedPreconditionError(absl::StrFormat(
+        "--auto: %s of the GPU's memory are needed at least (scratch %s, tiles %s), and a run "
+        "takes "
+        "%s of the %s that are free there; a shorter --seq needs less",
+        FormatBytes(needed), FormatBytes(workspace_bytes_), FormatBytes(needs.device_bytes),
+        FormatBytes(MemoryOfGpu()), FormatBytes(gpu_->free_bytes)));
+    return WithExitCode(status, gives_device_bytes() ? ExitCode::kUsage : ExitCode::kCannot);
+  }
+
+  void TakePinned(const Needs& needs, uint64_t room, Candidate* candidate) const {
+    candidate->pinned_bytes = gives_pinned_bytes()
+                                  ? needs.pinned_bytes
+                                  : Rounded(std::min(room, needs.most_bytes), needs.pinned_bytes);
+  }
+
   absl::StatusOr<uint64_t> Workspace(const trainer::ModelOptions& options) const {
+    if (gpu_) return trainer::GpuScratchBytes(config_, options);
     return HostWorkspaceBytes(config_, options, static_cast<int>(flags_.engine.threads));
   }
 
@@ -254,16 +361,21 @@ class Chooser {
   absl::StatusOr<Ranked> Simulate(const Candidate& candidate, int64_t micro_batches) const {
     trainer::ModelOptions options = OptionsOf(candidate);
     options.accumulate = micro_batches;
-    SPILLWAY_ASSIGN_OR_RETURN(TimedStep step, TimeStep(config_, options, rates_));
     simulation::SimulationOptions simulated;
+    SPILLWAY_ASSIGN_OR_RETURN(simulated.placement, PlacementOf(candidate.places));
+    SPILLWAY_ASSIGN_OR_RETURN(TimedStep step,
+                              TimeStep(config_, options, simulated.placement, rates_));
     simulated.budgets.device_bytes = candidate.device_bytes;
     simulated.budgets.pinned_bytes = candidate.pinned_bytes;
     simulated.budgets.has_store = !flags_.engine.store.empty();
-    SPILLWAY_ASSIGN_OR_RETURN(simulated.placement, PlacementOf(candidate.places));
     simulated.small_bytes = io::PackedBytes(flags_.engine.page_bytes > 0 ? flags_.engine.page_bytes
                                                                          : io::kDefaultPageBytes);
     simulated.machine = machine_.links;
-    simulated.plans_steps = flags_.engine.plan_steps;
+    // As the engine: without a store, no step is planned while a role rests on the device.
+    const bool can_plan =
+        simulated.budgets.has_store ||
+        std::ranges::find(simulated.placement, Tier::kDevice) == simulated.placement.end();
+    simulated.plans_steps = flags_.engine.plan_steps && can_plan;
     simulated.most_steps = 5;
     SPILLWAY_ASSIGN_OR_RETURN(const simulation::RepeatedStep repeated,
                               simulation::SimulateStep(step.trace, simulated));
@@ -340,6 +452,7 @@ class Chooser {
   }
 
   void TryDivisions() {
+    if (gpu_) return;
     for (size_t i = 1; i < std::size(kDeviceParts) && HasTime(); ++i) {
       Candidate candidate = best_->candidate;
       candidate.device_part = kDeviceParts[i];
@@ -348,9 +461,15 @@ class Chooser {
   }
 
   void TryPlaces() {
-    if (flags_.automatic.has_places || flags_.engine.store.empty()) return;
-    for (const char* const places :
-         {"gradients=pinned", "parameters=pinned,gradients=pinned", "optimizer=nvme"}) {
+    if (flags_.automatic.has_places) return;
+    std::vector<const char*> tried;
+    // A GPU updates the state that rests there.
+    if (gpu_) tried = {"optimizer=device", "parameters=device,gradients=device,optimizer=device"};
+    if (!flags_.engine.store.empty()) {
+      tried.insert(tried.end(),
+                   {"gradients=pinned", "parameters=pinned,gradients=pinned", "optimizer=nvme"});
+    }
+    for (const char* const places : tried) {
       if (!HasTime()) return;
       Candidate candidate = best_->candidate;
       candidate.places.places = *ParsePlaces(places);
@@ -389,22 +508,35 @@ class Chooser {
     if (flags_.engine.page_bytes > 0)
       absl::StrAppend(&flags, " --page-bytes ", FlagSize(flags_.engine.page_bytes));
     return absl::StrFormat(
+        "auto: %s%s\n"
         "auto: %s\n"
-        "auto: %s of memory: scratch %s, the process %s, the rest divided\n"
         "auto: %s%s\n"
         "auto: a step takes %.3g s in a simulation, %.3g s of it computing, and moves %s over "
         "NVMe; "
         "it is the fastest of %s%s\n",
-        Describe(machine_), FormatBytes(memory_bytes_), FormatBytes(workspace_bytes_),
-        FormatBytes(kProcessBytes), flags, page_why_, step.seconds, best_->computing,
-        FormatBytes(step.bytes.nvme()),
+        gpu_ ? absl::StrCat(gpu_->name, "; ") : "", Describe(machine_), DescribeMemory(), flags,
+        page_why_, step.seconds, best_->computing, FormatBytes(step.bytes.nvme()),
         base::FormatCount(static_cast<uint64_t>(tried_), "candidate"),
         slowest_ > step.seconds ? absl::StrFormat(", of which the slowest takes %.3g s", slowest_)
                                 : "");
   }
 
+  std::string DescribeMemory() const {
+    if (!gpu_) {
+      return absl::StrFormat("%s of memory: scratch %s, the process %s, the rest divided",
+                             FormatBytes(memory_bytes_), FormatBytes(workspace_bytes_),
+                             FormatBytes(process_bytes_));
+    }
+    return absl::StrFormat(
+        "%s of memory: the process with CUDA %s; %s of the GPU's are free: scratch %s",
+        FormatBytes(memory_bytes_), FormatBytes(process_bytes_), FormatBytes(gpu_->free_bytes),
+        FormatBytes(workspace_bytes_));
+  }
+
   const hf::ModelConfig& config_;
-  const uint64_t memory_bytes_;
+  const uint64_t memory_bytes_;  // the host's
+  const std::optional<GpuAtHand>& gpu_;
+  const uint64_t process_bytes_;
   TrainFlags& flags_;
   ThisMachine machine_;
   StepRates rates_;
@@ -422,11 +554,11 @@ class Chooser {
 
 absl::StatusOr<AutoChoice> ChooseFlags(const hf::ModelConfig& config,
                                        const std::function<absl::StatusOr<ThisMachine>()>& measure,
-                                       uint64_t memory_bytes,
+                                       uint64_t memory_bytes, const std::optional<GpuAtHand>& gpu,
                                        const std::optional<trainer::TrainState>& resumed,
                                        TrainFlags* flags) {
   const uint64_t bytes = flags->automatic.memory_bytes.value_or(memory_bytes);
-  return Chooser(config, bytes, flags).Choose(measure, resumed);
+  return Chooser(config, bytes, gpu, flags).Choose(measure, resumed);
 }
 
 uint64_t MemoryForRun(uint64_t available_bytes) { return available_bytes / 8 * 7; }

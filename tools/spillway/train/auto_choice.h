@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What `spillway train --auto` chooses: candidates of micro-batches, their order, budgets and
-// places, each ranked by a simulation of its dry step on this machine.
+// places, each ranked by a simulation of its dry step on this machine and its GPU, if one computes.
 
 #ifndef SPILLWAY_TOOLS_SPILLWAY_TRAIN_AUTO_CHOICE_H_
 #define SPILLWAY_TOOLS_SPILLWAY_TRAIN_AUTO_CHOICE_H_
@@ -16,6 +16,7 @@
 #include "tools/hf/config.h"
 #include "tools/spillway/machine/machine_profile.h"
 #include "tools/spillway/train/train_flags.h"
+#include "tools/trainer/compute/gpu_compute.h"
 #include "tools/trainer/train_state.h"
 
 namespace spillway::command {
@@ -26,14 +27,23 @@ struct AutoChoice {
   plan::LinkBytes step_bytes;
 };
 
+// The GPU that computes, before the run takes anything of it.
+struct GpuAtHand {
+  std::string name;
+  trainer::gpu::DeviceRates rates;
+  uint64_t free_bytes = 0;
+};
+
 // Chooses what was not given and sets it in the flags. Numbers follow from micro-batches alone, and
 // from the tokens of a step; a run that is resumed keeps those of its store (`resumed`). The
 // state's format and the types stay as they are. `memory_bytes` is what the run may take if
-// --memory was not given. UsageError: flags contradict each other, or --memory is too small, and
-// how much would do. ResourceExhausted with kCannot: this machine has too little memory.
+// --memory was not given; it is the host's. UsageError: flags contradict each other, or --memory or
+// --device-bytes of a GPU do not suit the model, and what would. ResourceExhausted with kCannot:
+// this machine has too little memory. FailedPrecondition: its GPU has, with kCannot or kUsage.
+// Unimplemented: a rate of the GPU is not known.
 absl::StatusOr<AutoChoice> ChooseFlags(const hf::ModelConfig& config,
                                        const std::function<absl::StatusOr<ThisMachine>()>& measure,
-                                       uint64_t memory_bytes,
+                                       uint64_t memory_bytes, const std::optional<GpuAtHand>& gpu,
                                        const std::optional<trainer::TrainState>& resumed,
                                        TrainFlags* flags);
 

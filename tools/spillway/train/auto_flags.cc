@@ -26,7 +26,7 @@ void AddAutoFlags(CLI::App* app, AutoFlags* flags) {
         flags->memory_bytes = bytes;
         return absl::OkStatus();
       },
-      "With --auto: what the run may take in all (default: 7/8 of what is free)")
+      "With --auto: what the run may take in all, beside a GPU's (default: 7/8 of what is free)")
       .Type("SIZE");
   AddParsed(
       app, "--tokens", &flags->tokens,

@@ -26,14 +26,18 @@ absl::Status OfDevice(int index, const absl::Status& error, const char* cure = "
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<trainer::GpuCompute>> PrepareGpu(
-    EngineFlags* flags, const hf::ModelConfig& config, const trainer::ModelOptions& options) {
-  if (flags->device.kind() != Device::Kind::kCuda) return nullptr;
+absl::StatusOr<std::unique_ptr<trainer::GpuCompute>> OpenGpuFor(const EngineFlags& flags,
+                                                                DType elements) {
+  if (flags.device.kind() != Device::Kind::kCuda) return nullptr;
+  auto device = OpenGpu(flags.device.index(), flags.cublaslt);
+  if (!device.ok()) return OfDevice(flags.device.index(), device.status());
+  return std::make_unique<trainer::GpuCompute>(*std::move(device), elements);
+}
+
+absl::Status PrepareGpu(trainer::GpuCompute* gpu, const hf::ModelConfig& config,
+                        const trainer::ModelOptions& options, EngineFlags* flags) {
+  if (gpu == nullptr) return absl::OkStatus();
   const int index = flags->device.index();
-  auto device = OpenGpu(index, flags->cublaslt);
-  if (!device.ok()) return OfDevice(index, device.status());
-  auto gpu = std::make_unique<trainer::GpuCompute>(*std::move(device),
-                                                   trainer::ElementType(options.precision));
   SPILLWAY_ASSIGN_OR_RETURN(const trainer::GpuNeeds needs, trainer::GpuNeedsOf(config, options));
   SPILLWAY_ASSIGN_OR_RETURN(const Placement placement, PlacementOf(flags->placement));
   const uint64_t budget_bytes =
@@ -46,7 +50,7 @@ absl::StatusOr<std::unique_ptr<trainer::GpuCompute>> PrepareGpu(
   }
   if (!prepared.ok()) return OfDevice(index, prepared);
   flags->device = gpu->tier();
-  return gpu;
+  return absl::OkStatus();
 }
 
 void TellWhatComputes(const trainer::GpuCompute* gpu) {

@@ -19,11 +19,16 @@
 
 namespace spillway::command {
 
-// Prepares the GPU of the flags; null on the host. Then sets the flags' device to where the
-// engine's device tier must lie. Unimplemented: see OpenGpu. ResourceExhausted: the GPU has no room
-// for scratch beside the budget.
-absl::StatusOr<std::unique_ptr<trainer::GpuCompute>> PrepareGpu(
-    EngineFlags* flags, const hf::ModelConfig& config, const trainer::ModelOptions& options);
+// Opens the GPU of the flags, for elements of that type; null on the host. Unimplemented: see
+// OpenGpu.
+absl::StatusOr<std::unique_ptr<trainer::GpuCompute>> OpenGpuFor(const EngineFlags& flags,
+                                                                DType elements);
+
+// Takes the GPU's scratch and algorithms, if `gpu` is not null, and sets the flags' device to where
+// the engine's device tier must lie. ResourceExhausted: the GPU has no room for scratch beside the
+// budget. Unimplemented: a product has no algorithm.
+absl::Status PrepareGpu(trainer::GpuCompute* gpu, const hf::ModelConfig& config,
+                        const trainer::ModelOptions& options, EngineFlags* flags);
 
 // Says on stderr which GPU computes, if one does.
 void TellWhatComputes(const trainer::GpuCompute* gpu);

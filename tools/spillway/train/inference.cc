@@ -70,7 +70,9 @@ absl::StatusOr<InferenceModel> LoadForInference(const InferenceFlags& flags,
   SPILLWAY_RETURN_IF_ERROR(CheckRoom(flags.engine, config, options, need));
 
   EngineFlags engine_flags = flags.engine;
-  SPILLWAY_ASSIGN_OR_RETURN(auto gpu, PrepareGpu(&engine_flags, config, options));
+  SPILLWAY_ASSIGN_OR_RETURN(auto gpu,
+                            OpenGpuFor(engine_flags, trainer::ElementType(options.precision)));
+  SPILLWAY_RETURN_IF_ERROR(PrepareGpu(gpu.get(), config, options, &engine_flags));
   TellWhatComputes(gpu.get());
   InferenceModel loaded;
   SPILLWAY_ASSIGN_OR_RETURN(loaded.engine,

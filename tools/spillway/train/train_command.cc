@@ -234,8 +234,17 @@ std::optional<AccumulationChoice> ChooseAccumulation(const hf::ModelConfig& conf
   return choice;
 }
 
+// Opens the GPU, if one computes, and measures its rates.
+absl::StatusOr<std::unique_ptr<trainer::GpuCompute>> OpenGpuOf(const TrainFlags& flags) {
+  SPILLWAY_ASSIGN_OR_RETURN(
+      auto gpu, OpenGpuFor(flags.engine, trainer::ElementType(flags.trainer.model.precision)));
+  if (gpu != nullptr) gpu->MeasureRates();
+  return gpu;
+}
+
 // Measures the machine if it is not known, lets --auto choose, and says why.
-absl::StatusOr<AutoChoice> Choose(const hf::ModelConfig& config, TrainFlags* flags) {
+absl::StatusOr<AutoChoice> Choose(const hf::ModelConfig& config, uint64_t memory_bytes,
+                                  trainer::GpuCompute* gpu, TrainFlags* flags) {
   std::optional<TrainState> resumed;
   if (const auto last = LastUserState(*flags)) {
     SPILLWAY_ASSIGN_OR_RETURN(resumed, trainer::ParseTrainState(*last));
@@ -248,9 +257,13 @@ absl::StatusOr<AutoChoice> Choose(const hf::ModelConfig& config, TrainFlags* fla
                                                   absl::string_view(text.data(), text.size()));
                                   }};
   const auto measure = [&] { return ProfileOfAll(flags->engine.store, profile); };
-  SPILLWAY_ASSIGN_OR_RETURN(
-      AutoChoice choice,
-      ChooseFlags(config, measure, MemoryForRun(base::AvailableMemoryBytes()), resumed, flags));
+  std::optional<GpuAtHand> at_hand;
+  if (gpu != nullptr) {
+    SPILLWAY_ASSIGN_OR_RETURN(const uint64_t free_bytes, gpu->FreeBytes());
+    at_hand = {.name = gpu->computed_by()->gpu, .rates = gpu->rates(), .free_bytes = free_bytes};
+  }
+  SPILLWAY_ASSIGN_OR_RETURN(AutoChoice choice,
+                            ChooseFlags(config, measure, memory_bytes, at_hand, resumed, flags));
   absl::FPrintF(stderr, "%s", choice.why);
   return choice;
 }
@@ -525,17 +538,23 @@ absl::Status RunTrain(TrainFlags flags) {
   // of the first step.
   std::atomic<bool>& commit_now = CatchCommitRequests();
   SPILLWAY_ASSIGN_OR_RETURN(const Inputs inputs, ReadInputs(flags));
+  std::unique_ptr<trainer::GpuCompute> gpu;
   std::optional<AutoChoice> chosen;
   if (flags.automatic.is_on) {
-    SPILLWAY_ASSIGN_OR_RETURN(chosen, Choose(inputs.config, &flags));
+    const uint64_t memory_bytes = MemoryForRun(base::AvailableMemoryBytes());
+    SPILLWAY_ASSIGN_OR_RETURN(gpu, OpenGpuOf(flags));
+    SPILLWAY_ASSIGN_OR_RETURN(chosen, Choose(inputs.config, memory_bytes, gpu.get(), &flags));
   }
   SPILLWAY_ASSIGN_OR_RETURN(flags.trainer.model.tiles, ChooseTiles(flags, inputs.config));
   const auto accumulation = chosen ? std::nullopt : ChooseAccumulation(inputs.config, &flags);
   const StorePlace place = PlaceOf(flags.engine);
   const StoreNeed need = NeedOf(flags, inputs.config);
   SPILLWAY_RETURN_IF_ERROR(CheckPlaces(flags, inputs.config, need));
-  SPILLWAY_ASSIGN_OR_RETURN(auto gpu,
-                            PrepareGpu(&flags.engine, inputs.config, flags.trainer.model));
+  if (gpu == nullptr) {
+    SPILLWAY_ASSIGN_OR_RETURN(gpu, OpenGpuOf(flags));
+  }
+  SPILLWAY_RETURN_IF_ERROR(
+      PrepareGpu(gpu.get(), inputs.config, flags.trainer.model, &flags.engine));
   TellWhatComputes(gpu.get());
   SPILLWAY_RETURN_IF_ERROR(CheckWeights(flags, inputs));
   SPILLWAY_ASSIGN_OR_RETURN(RunOutputs outputs, RunOutputs::Open(flags.outputs));

@@ -233,11 +233,6 @@ absl::Status FinishTrainFlags(TrainFlags* flags) {
   SPILLWAY_RETURN_IF_ERROR(CheckEngineFlags(flags->engine));
   SPILLWAY_RETURN_IF_ERROR(CheckStoreFlags(*flags));
   SPILLWAY_RETURN_IF_ERROR(CheckAutoFlags(flags->automatic));
-  if (flags->automatic.is_on && flags->engine.device.kind() == Device::Kind::kCuda) {
-    return UsageError(
-        "--auto knows the processor's rates and not yet a GPU's; with --device cuda leave it out, "
-        "and give --device-bytes and --pinned-bytes");
-  }
   SPILLWAY_RETURN_IF_ERROR(FinishRecipeFlags(flags));
 
   trainer::TrainerOptions& options = flags->trainer;

@@ -194,8 +194,8 @@ class Compute {
   virtual std::optional<ComputedBy> computed_by() const = 0;
   // How often it has waited for a device.
   virtual int64_t waits() const = 0;
-  // Measures the operations a second of a product alone, for some hundredths of a second. 0: that
-  // says nothing here. Called before Reserve.
+  // Operations a second of a product alone. The host measures them for some hundredths of a second;
+  // a GPU's were measured before. 0: that says nothing here. Called before Reserve.
   virtual double PeakFlops() = 0;
   // Likewise the bytes a second that a copy from device memory to device memory reads and writes.
   virtual double CopyRate() = 0;

@@ -63,8 +63,6 @@ gpu::Matrix WordsOf(void* memory, int64_t bytes) {
 
 absl::Status GpuCompute::Prepare(uint64_t scratch_bytes, std::span<const gpu::ProductCall> products,
                                  uint64_t budget_bytes) {
-  peak_flops_ = device_->PeakFlops(operand_type_);
-  copy_rate_ = device_->CopyRate();
   for (const gpu::ProductCall& product : products)
     SPILLWAY_RETURN_IF_ERROR(device_->Choose(product));
   SPILLWAY_ASSIGN_OR_RETURN(const uint64_t free_bytes, device_->FreeBytes());

@@ -41,6 +41,11 @@ class GpuCompute : public Compute {
   GpuCompute(std::unique_ptr<gpu::Device> device, DType operands)
       : device_(std::move(device)), operand_type_(operands) {}
 
+  // Measures the rates, which are 0 before; PeakFlops and CopyRate return two of them.
+  void MeasureRates() { rates_ = device_->MeasureRates(operand_type_); }
+  const gpu::DeviceRates& rates() const { return rates_; }
+  // The device's memory that nothing has taken yet.
+  absl::StatusOr<uint64_t> FreeBytes() { return device_->FreeBytes(); }
   // Takes what a run needs before an engine takes the device's memory: this much scratch, beside
   // which `budget_bytes` must be free for the engine, and an algorithm for each product.
   // ResourceExhausted if there is not as much; Unimplemented if a product has no algorithm.
@@ -54,8 +59,8 @@ class GpuCompute : public Compute {
   Stream* stream() override { return device_->stream(); }
   std::optional<ComputedBy> computed_by() const override { return device_->computed_by(); }
   int64_t waits() const override { return device_->waits(); }
-  double PeakFlops() override { return peak_flops_; }
-  double CopyRate() override { return copy_rate_; }
+  double PeakFlops() override { return rates_.flops; }
+  double CopyRate() override { return rates_.copy; }
 
   DType StoredAs(DType rounded) const override { return rounded; }
   uint64_t NormWorkBytes(NormKind /*kind*/, int64_t /*rows*/, int64_t /*width*/) const override {
@@ -154,8 +159,7 @@ class GpuCompute : public Compute {
   absl::Status failure_;  // the first
   uint64_t scratch_bytes_ = 0;
   uint64_t prepared_bytes_ = 0;
-  double peak_flops_ = 0;
-  double copy_rate_ = 0;
+  gpu::DeviceRates rates_;
 
   // On the device.
   std::byte* base_ = nullptr;  // of everything

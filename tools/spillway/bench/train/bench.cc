@@ -183,7 +183,11 @@ class Bench {
   absl::StatusOr<Run> Begin(const BenchModel& model, const trainer::ModelOptions& recipe,
                             const StoreNeed& need, EngineFlags flags, Row* row) {
     Run run;
-    SPILLWAY_ASSIGN_OR_RETURN(auto gpu, command::PrepareGpu(&flags, model.config, recipe));
+    SPILLWAY_ASSIGN_OR_RETURN(auto gpu,
+                              command::OpenGpuFor(flags, trainer::ElementType(recipe.precision)));
+    const bool measures_rates = report_.product_flops == 0;
+    if (gpu != nullptr && measures_rates) gpu->MeasureRates();
+    SPILLWAY_RETURN_IF_ERROR(command::PrepareGpu(gpu.get(), model.config, recipe, &flags));
     SPILLWAY_ASSIGN_OR_RETURN(run.engine,
                               command::OpenEngine(flags, OpenMode::kScratch, need, interrupted_));
     report_.device = run.engine->Stats().device;
@@ -193,7 +197,7 @@ class Bench {
       report_.device = by->gpu;
       report_.library = by->library;
     }
-    if (report_.rows.empty() || report_.product_flops == 0) {
+    if (measures_rates) {
       report_.product_flops = compute->PeakFlops();
       report_.copy_rate = compute->CopyRate();
     }

@@ -91,6 +91,17 @@ double SquareRate(const CublasLtLibrary& library, std::byte* workspace, DType op
                 });
 }
 
+// Of a copy within the current device's memory.
+double CopyRate() {
+  constexpr uint64_t kBytes = uint64_t{256} << 20;
+  return RateOf(2.0 * kBytes, 2 * kBytes, [](std::byte* memory, cudaStream_t stream) {
+    return cudaMemcpyAsync(memory + kBytes, memory, kBytes, cudaMemcpyDeviceToDevice, stream) ==
+           cudaSuccess;
+  });
+}
+
+constexpr uint64_t kLinkBytes = uint64_t{128} << 20;  // of a copy from or to pinned memory
+
 // Unimplemented unless the GPU can compute.
 absl::Status CheckGpu(int index) {
   int gpus = 0;
@@ -155,20 +166,24 @@ absl::StatusOr<uint64_t> CudaDevice::FreeBytes() {
   return free_bytes;
 }
 
-double CudaDevice::PeakFlops(DType operands) {
+DeviceRates CudaDevice::MeasureRates(DType operands) {
   const tiers::DeviceScope scope(index_);
-  if (scope.status() != cudaSuccess) return 0;
-  return SquareRate(library_, workspace_, operands);
-}
-
-double CudaDevice::CopyRate() {
-  constexpr uint64_t kBytes = uint64_t{256} << 20;
-  const tiers::DeviceScope scope(index_);
-  if (scope.status() != cudaSuccess) return 0;
-  return RateOf(2.0 * kBytes, 2 * kBytes, [&](std::byte* memory, cudaStream_t stream) {
-    return cudaMemcpyAsync(memory + kBytes, memory, kBytes, cudaMemcpyDeviceToDevice, stream) ==
-           cudaSuccess;
-  });
+  if (scope.status() != cudaSuccess) return {};
+  DeviceRates rates = {.flops = SquareRate(library_, workspace_, operands), .copy = CopyRate()};
+  void* pinned = nullptr;
+  if (cudaMallocHost(&pinned, kLinkBytes) == cudaSuccess) {
+    rates.from_pinned = RateOf(kLinkBytes, kLinkBytes, [&](std::byte* memory, cudaStream_t stream) {
+      return cudaMemcpyAsync(memory, pinned, kLinkBytes, cudaMemcpyHostToDevice, stream) ==
+             cudaSuccess;
+    });
+    rates.to_pinned = RateOf(kLinkBytes, kLinkBytes, [&](std::byte* memory, cudaStream_t stream) {
+      return cudaMemcpyAsync(pinned, memory, kLinkBytes, cudaMemcpyDeviceToHost, stream) ==
+             cudaSuccess;
+    });
+    (void)cudaFreeHost(pinned);
+  }
+  (void)cudaGetLastError();
+  return rates;
 }
 
 absl::Status CudaDevice::Synchronize() {

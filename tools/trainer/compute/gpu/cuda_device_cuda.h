@@ -37,8 +37,7 @@ class CudaDevice final : public Device {
   spillway::Device tier() const override { return spillway::Device::Cuda(index_); }
   ComputedBy computed_by() const override;
   absl::StatusOr<uint64_t> FreeBytes() override;
-  double PeakFlops(DType operands) override;
-  double CopyRate() override;
+  DeviceRates MeasureRates(DType operands) override;
   void Use(std::unique_ptr<Stream> stream) override { stream_ = std::move(stream); }
   Stream* stream() override { return stream_.get(); }
   absl::StatusOr<std::byte*> Allocate(uint64_t size_bytes) override;

@@ -22,6 +22,14 @@
 
 namespace spillway::trainer::gpu {
 
+// What a GPU reaches, per second. 0: it says nothing here.
+struct DeviceRates {
+  double flops = 0;        // of a large square product
+  double copy = 0;         // bytes that a copy within its memory reads and writes
+  double from_pinned = 0;  // bytes that are copied from pinned memory, in one direction at a time
+  double to_pinned = 0;
+};
+
 // Thread-compatible. The destructor waits for the work that was launched, and frees the memory.
 // After the device was lost, every call that needs it returns Aborted.
 class Device {
@@ -35,11 +43,8 @@ class Device {
   virtual ComputedBy computed_by() const = 0;
   // The device's memory that nothing has taken yet; kUnlimited: nothing limits it but the host's.
   virtual absl::StatusOr<uint64_t> FreeBytes() = 0;
-  // Measures the operations a second of a large square product with such operands. 0: that says
-  // nothing here.
-  virtual double PeakFlops(DType operands) = 0;
-  // Measures the bytes a second that a copy within its memory reads and writes; 0: likewise.
-  virtual double CopyRate() = 0;
+  // Measures for about a second, with products of such operands. Takes up to 1 GiB meanwhile.
+  virtual DeviceRates MeasureRates(DType operands) = 0;
   // Chooses the algorithm of a product, unless it has one. Unimplemented: there is none.
   virtual absl::Status Choose(const ProductCall& call) = 0;
   // Allocates memory of the device, aligned to 256 bytes, and host memory for copies. It lasts as

@@ -38,6 +38,7 @@ class EmulatedDevice final : public Device {
     uint64_t free_bytes = kUnlimited;
     int64_t launches = INT64_MAX;  // after which the device is lost
     std::string name = "an emulated GPU";
+    DeviceRates rates = {};  // that it tells
   };
   // `seed`: of the order in which blocks and threads run. Memory is taken with all bits set: as
   // numbers, NaN.
@@ -48,8 +49,7 @@ class EmulatedDevice final : public Device {
   spillway::Device tier() const override { return spillway::Device::Host(); }
   ComputedBy computed_by() const override;
   absl::StatusOr<uint64_t> FreeBytes() override;
-  double PeakFlops(DType /*operands*/) override { return 0; }
-  double CopyRate() override { return 0; }
+  DeviceRates MeasureRates(DType /*operands*/) override { return limits_.rates; }
   absl::Status Choose(const ProductCall& call) override;
   void Use(std::unique_ptr<Stream> stream) override { stream_ = std::move(stream); }
   Stream* stream() override { return stream_.get(); }

@@ -33,8 +33,7 @@ class PlanningDevice final : public Device {
   spillway::Device tier() const override { return spillway::Device::Host(); }
   ComputedBy computed_by() const override { return {}; }
   absl::StatusOr<uint64_t> FreeBytes() override { return kUnlimited; }
-  double PeakFlops(DType /*operands*/) override { return 0; }
-  double CopyRate() override { return 0; }
+  DeviceRates MeasureRates(DType /*operands*/) override { return {}; }
   void Use(std::unique_ptr<Stream> /*stream*/) override {}
   Stream* stream() override { return nullptr; }
   int64_t waits() const override { return 0; }
