@@ -77,6 +77,16 @@ class SelectionTest(FolderTest):
         self.commit()
         self.assertEqual(self.select(), ["io/store.cc"])
 
+    def test_what_only_includes_a_changed_header_is_left_out(self):
+        self.branch()
+        self.write("io/page.h", '#include "spillway/types.h"', "int page;")
+        self.write("src/plan/plan.cc", "int plan;")
+        self.assertEqual(self.select(is_direct=True), ["src/plan/plan.cc"])
+        self.write("io/store.h", "int store;")
+        self.assertEqual(self.select(is_direct=True), ["io/store.cc", "src/plan/plan.cc"])
+        self.write(".clang-tidy", "Checks: -*")
+        self.assertEqual(self.select(is_direct=True), self.ALL)
+
     def test_a_changed_public_header_selects_what_includes_it(self):
         self.branch()
         self.write("include/spillway/types.h", "int type;")
