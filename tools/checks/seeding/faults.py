@@ -130,10 +130,10 @@ FAULTS = (
         Check(SUITE, "release", tests="^page_io_test$|^damaged_store_test$"),
         GTEST_FAILURE),
     Fault(
-        "unchecked-result", "a commit goes on after a sync that failed",
+        "unchecked-result", "a commit goes on after the sync of a folder that failed",
         "io/store/segment_files.cc",
-        "    SPILLWAY_RETURN_IF_ERROR(SyncFile((*segment)->open->file));\n",
-        "    (void)SyncFile((*segment)->open->file);\n",
+        "    if (absl::Status synced = (*folders_)[i].Sync(); !synced.ok()) return SyncFailed(synced);\n",
+        "    (void)(*folders_)[i].Sync();\n",
         Check(SUITE, "release", tests="^store_crash_test$"),
         GTEST_FAILURE),
     Fault(

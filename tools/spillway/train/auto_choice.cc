@@ -339,9 +339,10 @@ class Chooser {
     const absl::Status status = absl::FailedPreconditionError(absl::StrFormat(
         "--auto: %s of the GPU's memory are needed at least (scratch %s, tiles %s), and a run "
         "takes "
-        "%s of the %s that are free there; a shorter --seq needs less",
+        "%s of the %s that are free there; %sa shorter --seq needs less",
         FormatBytes(needed), FormatBytes(workspace_bytes_), FormatBytes(needs.device_bytes),
-        FormatBytes(MemoryOfGpu()), FormatBytes(gpu_->free_bytes)));
+        FormatBytes(MemoryOfGpu()), FormatBytes(gpu_->free_bytes),
+        gives_device_bytes() ? "a smaller --device-bytes or " : ""));
     return WithExitCode(status, gives_device_bytes() ? ExitCode::kUsage : ExitCode::kCannot);
   }
 
