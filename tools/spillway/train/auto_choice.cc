@@ -248,22 +248,19 @@ class Chooser {
     // Larger tiles take more scratch, for which the tiles in the same memory make room.
     candidate->tiles = tiles_within(candidate->device_bytes, candidate->pinned_bytes);
     SPILLWAY_ASSIGN_OR_RETURN(const uint64_t workspace, Workspace(OptionsOf(*candidate)));
-    if (gpu_ && gives_device_bytes()) {
-      workspace_bytes_ = workspace;
-      return CheckGpu(needs);
-    }
     const uint64_t larger = workspace - std::min(workspace, workspace_bytes_);
     uint64_t& budget = gpu_ ? candidate->device_bytes : candidate->pinned_bytes;
     const uint64_t least = gpu_ ? needs.device_bytes : needs.pinned_bytes;
-    if (larger == 0 || (!gpu_ && gives_pinned_bytes())) return absl::OkStatus();
-    if (budget < least + larger) {  // the smallest tiles, then
-      candidate->tiles = options.tiles;
+    const bool is_given = gpu_ ? gives_device_bytes() : gives_pinned_bytes();
+    if (larger > 0 && budget >= least + larger && !is_given) {
+      budget = Rounded(budget - larger, least);
+      candidate->tiles = tiles_within(candidate->device_bytes, candidate->pinned_bytes);
+      workspace_bytes_ = workspace;
       return absl::OkStatus();
     }
-    budget = Rounded(budget - larger, least);
-    candidate->tiles = tiles_within(candidate->device_bytes, candidate->pinned_bytes);
+    if (!gpu_) return absl::OkStatus();
     workspace_bytes_ = workspace;
-    return absl::OkStatus();
+    return CheckGpu(candidate->device_bytes);
   }
 
   bool gives_device_bytes() const {
@@ -317,7 +314,7 @@ class Chooser {
           FormatBytes(process_bytes_ + needs.pinned_bytes), FormatBytes(needs.pinned_bytes),
           FormatBytes(process_bytes_)));
     }
-    SPILLWAY_RETURN_IF_ERROR(CheckGpu(needs));
+    SPILLWAY_RETURN_IF_ERROR(CheckGpu(needs.device_bytes));
     candidate->device_bytes =
         gives_device_bytes() ? needs.device_bytes
                              : Rounded(std::min(MemoryOfGpu() - workspace_bytes_, needs.most_bytes),
@@ -332,15 +329,14 @@ class Chooser {
     return gives_device_bytes() ? gpu_->free_bytes : gpu_->free_bytes / 16 * 15;
   }
 
-  // Checks that the GPU has room for scratch and tiles.
-  absl::Status CheckGpu(const Needs& needs) const {
-    const uint64_t needed = workspace_bytes_ + needs.device_bytes;
+  // Checks that the GPU has room for the scratch beside such a budget.
+  absl::Status CheckGpu(uint64_t device_bytes) const {
+    const uint64_t needed = workspace_bytes_ + device_bytes;
     if (needed <= MemoryOfGpu()) return absl::OkStatus();
     const absl::Status status = absl::FailedPreconditionError(absl::StrFormat(
-        "--auto: %s of the GPU's memory are needed at least (scratch %s, tiles %s), and a run "
-        "takes "
-        "%s of the %s that are free there; %sa shorter --seq needs less",
-        FormatBytes(needed), FormatBytes(workspace_bytes_), FormatBytes(needs.device_bytes),
+        "--auto: %s of the GPU's memory are needed at least (scratch %s, tiles %s), and a run may "
+        "take %s of the %s that are free there; %sa shorter --seq needs less",
+        FormatBytes(needed), FormatBytes(workspace_bytes_), FormatBytes(device_bytes),
         FormatBytes(MemoryOfGpu()), FormatBytes(gpu_->free_bytes),
         gives_device_bytes() ? "a smaller --device-bytes or " : ""));
     return WithExitCode(status, gives_device_bytes() ? ExitCode::kUsage : ExitCode::kCannot);
