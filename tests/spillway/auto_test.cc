@@ -40,7 +40,10 @@ class Auto : public ::testing::Test {
                               io::Checksum(std::as_bytes(std::span(identity)))),
               command::SerializeProfile(profile, identity, std::time(nullptr)));
   }
-  ~Auto() override { unsetenv("XDG_CACHE_HOME"); }
+  ~Auto() override {
+    unsetenv("XDG_CACHE_HOME");
+    unsetenv("EMULATED_GPU");
+  }
 
   const Training training_;
 };
@@ -87,7 +90,6 @@ TEST_F(Auto, ChoosesForAGpuAsForTheProcessor) {
   const Ended mute = RunEmulated(training_.Train(1) + Arguments{"--device", "cuda", "--auto"});
   EXPECT_EQ(mute.exit_code, 3) << mute.err;
   EXPECT_THAT(mute.err, HasSubstr("could not be measured"));
-  unsetenv("EMULATED_GPU");
 }
 
 TEST_F(Auto, TakesFlagsFromAFileAndNamesItWhereTheyConflict) {
