@@ -51,12 +51,28 @@ TrainFlags SomeFlags(int64_t tokens) {
 
 constexpr uint64_t kEnough = uint64_t{256} << 20;
 
+// What a run needs with micro-batches of one sequence; the scratch depends on the machine's
+// instructions.
+absl::StatusOr<uint64_t> LeastMemory(const TrainFlags& flags) {
+  constexpr uint64_t kProcess = uint64_t{64} << 20;
+  trainer::ModelOptions model = flags.trainer.model;
+  model.micro_batch = 1;
+  model.accumulate = *flags.automatic.tokens / model.sequence;
+  const auto scratch = HostWorkspaceBytes(Config(), model, 1);
+  const auto placement = PlacementOf(flags.engine.placement);
+  if (!scratch.ok() || !placement.ok()) return absl::UnknownError("the least memory is unknown");
+  const trainer::MinimumBudgets least = trainer::SmallestBudgets(Config(), model, *placement);
+  return kProcess + *scratch + least.device_bytes + least.pinned_bytes;
+}
+
 TEST(AutoChoice, DividesTokensAndMemory) {
   std::mt19937_64 random(test::Seed());
   SCOPED_TRACE(test::SeedLine(test::Seed()));
   for (int i = 0; i < 6; ++i) {
     TrainFlags flags = SomeFlags(16 * static_cast<int64_t>(1 + random() % 24));
-    flags.automatic.memory_bytes = (uint64_t{65} << 20) + random() % (32 << 20);
+    const auto least_memory = LeastMemory(flags);
+    ASSERT_TRUE(least_memory.ok()) << least_memory.status();
+    flags.automatic.memory_bytes = *least_memory + (i == 0 ? 0 : random() % (32 << 20));
     const auto choice = ChooseFlags(Config(), &SomeMachine, 0, std::nullopt, std::nullopt, &flags);
     ASSERT_TRUE(choice.ok()) << choice.status();
     const trainer::ModelOptions& model = flags.trainer.model;
