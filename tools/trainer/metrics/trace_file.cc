@@ -41,13 +41,11 @@ constexpr int kSteps = 1;
 constexpr int kCommits = 2;
 constexpr int kFirstCaller = 10;  // two tracks per caller
 
-std::string Text(std::string_view text) { return std::string(text); }
-
 Json TierJson(std::array<uint64_t, kNumTiers> bytes) {
   Json json;
   for (const Tier tier : {Tier::kDevice, Tier::kPinned, Tier::kNvme}) {
     const uint64_t value = bytes[static_cast<size_t>(tier)];
-    json[Text(Name(tier))] = value == kUnlimited ? Json() : Json(value);
+    json[std::string(Name(tier))] = value == kUnlimited ? Json() : Json(value);
   }
   return json;
 }
@@ -152,7 +150,7 @@ class TraceWriter {
 
   void Counter(Tier tier, const char* what, uint64_t bytes, int64_t at_ns) {
     Line(absl::StrFormat(R"({"ph":"C","pid":%d,"tid":0,"name":"%s","ts":%s,"args":{"%s":%d}})",
-                         kTraining, Text(Name(tier)), Time(at_ns), what, bytes));
+                         kTraining, std::string(Name(tier)), Time(at_ns), what, bytes));
   }
 
   void WriteBudgets(int64_t at_ns) {
@@ -171,7 +169,7 @@ class TraceWriter {
     *lane = event.end_ns;
     const int thread = static_cast<int>(lane - lanes.begin()) + 1;
     Track(link, thread, absl::StrCat(kProcessNames[link], ", lane ", thread));
-    Json args = {{"bytes", event.size_bytes}, {"why", Text(Name(event.reason))}};
+    Json args = {{"bytes", event.size_bytes}, {"why", std::string(Name(event.reason))}};
     if (event.failed) args["failed"] = true;
     Span(link, thread, kLinkNames[link], timeline_.TileName(event.tile), event.begin_ns,
          event.end_ns, args);
@@ -188,8 +186,8 @@ class TraceWriter {
     const int thread = kFirstCaller + 2 * event.thread + 1;
     Track(kTraining, thread, absl::StrCat("waiting, caller ", event.thread));
     const std::string tile = timeline_.TileName(event.tile);
-    const std::string cause = Text(Name(event.cause));
-    Json args = {{"cause", cause}, {"tile", tile}, {"tier", Text(Name(event.tier))}};
+    const std::string cause(Name(event.cause));
+    Json args = {{"cause", cause}, {"tile", tile}, {"tier", std::string(Name(event.tier))}};
     if (event.other != event.tile) args["in_the_way"] = timeline_.TileName(event.other);
     Span(kTraining, thread, "stall", absl::StrCat(cause, ": ", tile), event.begin_ns, event.end_ns,
          args);
