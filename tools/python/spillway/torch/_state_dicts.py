@@ -21,9 +21,9 @@ from spillway.torch._grad_mode import without_gradients
 from spillway.torch._interrupts import later_interrupts
 from spillway.torch._known import Known, Layout
 from spillway.torch._libraries import wrap
+from spillway.torch._moments import Moments, fp32
 from spillway.torch._run import Run
 from spillway.torch._shards import is_sharded, like, local_of, offset_of, part_of
-from spillway.torch._staging import on_cpu
 from spillway.torch._streamed import MASTER, LoadedEntry, entry, is_entry, is_own
 from spillway.torch._tensor import EngineTensor
 
@@ -84,7 +84,7 @@ class NoState(collections.defaultdict):
 KINDS = ("tensors", "commit")
 
 
-class StateDicts(torch.optim.Optimizer):
+class StateDicts(Moments):
     """The part of an OffloadedOptimizer that saves and loads its state."""
 
     run: Run
@@ -92,10 +92,8 @@ class StateDicts(torch.optim.Optimizer):
     half_done: str  # why parts of the state are of different steps; empty: all of it is of one step
     _in_backward: UpdatesInBackward
     _kind: str
-    _format: str
     _prefix: str
     _known: dict[torch.Tensor, Known]
-    _engine_state: _state.State
     _no_state: NoState | None = None
     _checkpoint: str | None
 
@@ -528,71 +526,6 @@ class StateDicts(torch.optim.Optimizer):
                 with contextlib.suppress(spillway.NotFound):
                     self.run.engine.forget(f"{self._prefix}/{name}/{suffix}")
 
-    def moments_of(self, group: dict[str, Any]) -> tuple[str, ...]:
-        """Returns the library's names of the moments that the constants of a group need, in its order; of Adafactor none."""
-        raise NotImplementedError
-
-    def joined_moments(self, held: tuple[str, ...], needed: tuple[str, ...]) -> tuple[str, ...]:
-        """Returns the moments of a state that can take both, except that the variance of a centered rule and its square take
-        the place of each other."""
-        both = {*held, *needed}
-        return self.moments_of({"momentum": "momentum_buffer" in both, "amsgrad": "max_exp_avg_sq" in both,
-                                "centered": "grad_avg" in needed})
-
-    # The library has the variance of the gradient of a centered RMSprop (grad_var), and torch.optim has the mean of its square
-    # (square_avg), which is the variance plus the square of the mean. Others are the same.
-
-    def _read_moments(self, param: torch.Tensor, known: Known) -> dict[str, torch.Tensor]:
-        """Returns the moments of a parameter in fp32, by torch.optim's names and by the library's, in torch.optim's order."""
-        names = known.layout.moments
-        moments = {name: _state.empty_fp32(known.shape) for name in names}
-        self._engine_state.read_state(known.number, self._weight(param), None, list(moments.values()))
-        if "grad_var" in moments:
-            square = _square_of(moments["grad_var"], moments["grad_avg"])
-            moments = {"square_avg": square, **{name: moments[name] for name in (*names[1:], "grad_var")}}
-        return moments
-
-    def _write_moments(self, param: torch.Tensor, known: Known, moments: Mapping[str, torch.Tensor | None]) -> None:
-        """Writes the moments that the state has. Those that are not given become zeros."""
-        def value(name: str) -> torch.Tensor:
-            given = moments.get(name)
-            if given is None:
-                return torch.zeros(known.shape, dtype=torch.float32, device="cpu")
-            return _fp32(given)
-
-        held = {name: value(name) for name in known.layout.moments}
-        if "grad_var" in held:
-            # The variance that is given, unless the square is of other values, as after steps of torch.optim.
-            square, mean = value("square_avg"), held["grad_avg"]
-            variance = (square.double() - mean.double().square()).clamp_(min=0).float()
-            held["grad_var"] = torch.where(_square_of(held["grad_var"], mean) == square, held["grad_var"], variance)
-        self._engine_state.write_state(known.number, self._weight(param), None, list(held.values()))
-
-    def _moment_shapes(self, param: torch.Tensor, known: Known, moments: tuple[str, ...]) -> dict[str, torch.Size]:
-        """Returns the shapes of this rank's parts of these moments by torch.optim's names."""
-        return {"square_avg" if name == "grad_var" else name: known.shape for name in moments}
-
-    def _weight(self, param: torch.Tensor) -> torch.Tensor | None:
-        """Returns a weight in memory that the library can read; None: the weight is in the engine."""
-        local = local_of(param)
-        return None if isinstance(local, EngineTensor) else on_cpu(local)
-
-    def _read_masters(self, param: torch.Tensor, known: Known) -> torch.Tensor:
-        masters = _state.empty_fp32(known.shape)
-        self._engine_state.read_state(known.number, self._weight(param), masters, [])
-        return masters
-
-    def _write_masters(self, param: torch.Tensor, known: Known, masters: torch.Tensor) -> None:
-        """Writes the master weights. In the compact format this also writes the weight, which holds most of their bits."""
-        weight = self._weight(param)
-        self._engine_state.write_state(known.number, weight, masters, [])
-        if self._format != "compact":
-            return
-        local = local_of(param)
-        if weight is not None and weight.data_ptr() != local.data_ptr():
-            local.copy_(weight.view_as(local))
-        torch.autograd.graph.increment_version(param)
-
     @_ranks.names_rank
     def full_state_dict(self) -> dict[str, Any]:
         """Returns torch.optim's state dict: every moment as a tensor in memory, and `master_weight` of 16-bit parameters. Of a
@@ -718,7 +651,7 @@ class StateDicts(torch.optim.Optimizer):
             self._add_state(param, known, layout)
         if known.has_masters and MASTER not in own:
             masters = given.get(MASTER)
-            self._write_masters(param, known, _fp32(local_of(param).clone() if masters is None else masters))
+            self._write_masters(param, known, fp32(local_of(param).clone() if masters is None else masters))
         names = self._moment_shapes(param, known, known.layout.moments)
         if not own >= set(names):
             self._write_moments(param, known, {name: value.clone() if is_entry(value) else value
@@ -751,12 +684,3 @@ def _marked(state_dict: dict[str, Any]) -> dict[str, Any]:
 def _step(known: Known) -> torch.Tensor:
     """Returns the number of steps as torch.optim has it: in fp32, which has no odd numbers above 2^24."""
     return torch.tensor(known.step, dtype=torch.float32 if known.step <= 2**24 else torch.float64, device="cpu")
-
-
-def _square_of(variance: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
-    """Returns the mean of the squares of values with this variance and mean."""
-    return (variance.double() + mean.double().square()).float()
-
-
-def _fp32(values: torch.Tensor) -> torch.Tensor:
-    return values.detach().cpu().to(torch.float32).contiguous()
