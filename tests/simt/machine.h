@@ -155,12 +155,14 @@ class EachMachine : public testing::TestWithParam<Kind> {
 
   // --- Comparisons ---
 
-  // Compares what a view holds with exact values: within a share of the largest one, and within the
-  // rounding of the view's type.
-  static void ExpectNear(const View& view, const Exact& expected, double tolerance = 2e-6) {
+  // Compares what a view holds with exact values: within a share of the largest one, or of the
+  // largest of the terms whose sums they are, which may cancel, and within the rounding of the
+  // view's type.
+  static void ExpectNear(const View& view, const Exact& expected, double tolerance = 2e-6,
+                         double largest_term = 0) {
     const Values got = Get(view);
     ASSERT_EQ(got.size(), expected.size());
-    double largest = 0;
+    double largest = largest_term;
     for (const double value : expected) {
       if (std::isfinite(value)) largest = std::max(largest, std::fabs(value));
     }
